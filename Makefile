@@ -30,7 +30,7 @@
 #   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries, by docker
 #   make release-check  what a release still lacks: one version everywhere, notes, digests, proofs, a free tag
 #   make audit    what is known against the packages of the default install; asks PyPI
-#   make gpu-proof  on a machine with a GPU: builds, proves and times every runtime there, and writes gpu-proof/gpu-proof.md
+#   make gpu-proof  on a machine with a GPU: builds, proves and times every runtime there, and writes gpu-proof/gpu-proof.json
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size, reads a film and serves it; minutes, 25 GB of disk
 #

@@ -1,21 +1,23 @@
-"""Runnable: opens every runtime that this machine's GPU and libraries allow, and writes what they do, as a page.
+"""Runnable: opens every runtime that this machine's GPU and libraries allow, and writes what they do, as JSON.
 
     python -m tests.drills.gpu_proof [--model DIR] [--engines DIR] [--out FILE] [--films 64]
 
 TensorRT builds its engines into `--engines` first. Each runtime proves itself as at the start of a node; then it reads
 `--films` drawn films beside the network in PyTorch on the CPU, and is timed beside the others and ONNX Runtime on the
-CPU. The page has card, driver, versions, differences, times, and why a runtime did not open. Ends with 0 if every
-runtime that is installed agrees with the CPU, with 1 if one does not open or differs, and with 2 without a GPU.
+CPU. The file has card, driver, versions, the largest difference of each stage with what is allowed, median milliseconds
+of each call, and why a runtime did not open; the last line is the same. Ends with 0 if every runtime that is installed
+agrees with the CPU, with 1 if one does not open or differs, and with 2 without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.drills.gpu_proof", description=__doc__)
     parser.add_argument("--model", type=Path, default=PHANTOM, metavar="DIR", help="model directory")
     parser.add_argument("--engines", type=Path, default=Path("gpu-proof/engines"), metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("gpu-proof/gpu-proof.md"), metavar="FILE")
+    parser.add_argument("--out", type=Path, default=Path("gpu-proof/gpu-proof.json"), metavar="FILE")
     parser.add_argument("--films", type=int, default=64)
     options = parser.parse_args(arguments)
     try:
@@ -76,10 +78,11 @@ def main(arguments: list[str]) -> int:
     for measured in measure(options.model, gpu, engines=options.engines, films=options.films):
         print(f"{measured.name}: {'passed' if measured.passed else 'FAILED'} {measured.message}", flush=True)
         found.append(measured)
+    content = json.dumps(document(found, read_manifest(options.model), gpu, films=options.films))
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    page = "\n".join(lines(found, read_manifest(options.model), gpu, films=options.films))
-    options.out.write_text(f"{page}\n", encoding="utf-8")
+    options.out.write_text(f"{content}\n", encoding="utf-8")
     print(f"{options.out} is written; send it to us with what the machine is called")
+    print(content)
     return 0 if all(measured.passed for measured in found) else 1
 
 
@@ -142,34 +145,19 @@ def _median(call: Callable[[], object]) -> float:
     return median(taken)
 
 
-def lines(found: list[Measured], manifest: Manifest, gpu: Gpu, *, films: int) -> Iterator[str]:
-    """Write the page."""
-    yield from (f"# {manifest.name} {manifest.version} on {gpu.name}", "")
-    yield f"Driver {gpu.driver}, CUDA {torch.version.cuda} in PyTorch, Python {platform.python_version()}; "
-    yield ", ".join(f"{name} {_version(name)}" for name in PACKAGES if _version(name))
-    yield from ("", f"Largest difference from the CPU in float32 over {films} drawn films, with what is allowed:", "")
-    proven = [measured for measured in found if measured.stages]
-    names = sorted({stage for measured in proven for stage in measured.stages})
-    yield from _table(["runtime", "opened", *names], [_differences(measured, names) for measured in proven])
-    yield from ("", f"Milliseconds, median of {ROUNDS}, numpy arrays in and out:", "")
-    timed = [measured for measured in found if measured.milliseconds]
-    calls = list(timed[0].milliseconds) if timed else []
-    rows = [[each.name, *(f"{each.milliseconds[call]:.1f}" for call in calls)] for each in timed]
-    yield from _table(["runtime", *calls], rows)
-    for measured in found:
-        if measured.reason is not None:
-            yield from ("", f"**{measured.name} was not used** (`{measured.reason}`): {measured.message}")
-
-
-def _differences(measured: Measured, names: list[str]) -> list[str]:
-    told = [f"{stage.max_abs:.1e} ({stage.tolerance:.1e})" for stage in map(measured.stages.__getitem__, names)]
-    differs = "" if measured.passed else " **differs**"
-    return [f"{measured.name}{differs}", f"{measured.opened_seconds:.0f} s", *told]
-
-
-def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    for row in (head, ["---"] * len(head), *rows):
-        yield f"| {' | '.join(row)} |"
+def document(found: list[Measured], manifest: Manifest, gpu: Gpu, *, films: int) -> dict[str, object]:
+    """Say as JSON has it what each runtime did, on which card, and with which versions."""
+    return {
+        "passed": all(measured.passed for measured in found),
+        "model": f"{manifest.name} {manifest.version}",
+        "gpu": gpu.name,
+        "driver": gpu.driver,
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES if _version(name)},
+        "films": films,
+        "runtimes": {measured.name: {"passed": measured.passed, **asdict(measured)} for measured in found},
+    }
 
 
 def _version(name: str) -> str:

@@ -12,10 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from models.checkpoint.weights import load_network
 from models.engines import FloatArray, IntArray
 from models.network.products import int8_fault
 from models.progress import quiet
@@ -25,7 +22,7 @@ from tests.drills.bench.alone import opened
 from tests.drills.bench.networks import precisions
 from tests.drills.bench.plain import Batches
 from tests.drills.bench.results import LIMITS, Found, Results
-from tests.drills.bench.watched import STAGES, Call, operations_of
+from tests.drills.bench.watched import STAGES
 
 pytestmark = pytest.mark.drill(part="bench")
 
@@ -37,8 +34,7 @@ def test_a_short_run_has_every_figure_and_every_limit(
 
     code = main(words.split())
 
-    *table, last = capsys.readouterr().out.splitlines()
-    found = json.loads(last)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
     fault = int8_fault()
     limits = {limit.name for limit in LIMITS if limit.part in OF_NETWORK and not (limit.int8 and fault)}
     assert (found["errors"], found["int8_not_measured"]) == ({}, fault)
@@ -53,7 +49,6 @@ def test_a_short_run_has_every_figure_and_every_limit(
     assert {"seconds", "plain_seconds", "ratio", "least_ratio", "greatest_ratio"} <= found["report"][
         f"{precisions()[-1]}, 4 films"
     ].keys()
-    assert all(any(line.startswith(name) for line in table) for name in limits)
 
 
 def test_receiving_has_every_ratio(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,7 +96,7 @@ def test_a_missed_limit_fails_the_run(held: dict[str, float], films: tuple[int, 
 
     results = Results(conditions={}, chosen=PARTS, found=found, errors={}, films=films)
 
-    assert {limit.name for limit in results.limits if not limit.is_kept} == missed
+    assert set(results.missed) == missed
     assert results.passed is (not missed)
     assert not replace(results, errors={"node": "it ended"}).passed
 
@@ -135,19 +130,6 @@ def test_the_plain_way_writes_films_at_once_in_one_batch() -> None:
 
     assert sizes == [6]
     assert [(len(ids), int(ids[0, 0])) for ids in written] == [(1, 0), (2, 1), (3, 2)]
-
-
-def test_operations_of_sentences_are_those_that_pytorch_counts(untrained_weights: Path) -> None:
-    network = load_network(untrained_weights)
-    features = torch.randn(3, network.sizes.dim, generator=torch.Generator().manual_seed(1))
-    with FlopCounterMode(display=False) as counter, torch.inference_mode():
-        network.write(features, 6)
-    products = {str(name): count for name, count in counter.get_flop_counts()["Global"].items()}
-    expected = sum(count for name, count in products.items() if name in ("aten.addmm", "aten.mm"))
-
-    found = operations_of([Call(stage="write", seconds=0.0, shapes=((3, 64),), tokens=15)], network.sizes)
-
-    assert found == pytest.approx(expected)
 
 
 def test_a_model_opened_alone_shows_its_time_and_memory(phantom_model: Path) -> None:

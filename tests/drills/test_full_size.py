@@ -15,22 +15,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from models.checkpoint import published
 from models.checkpoint.files import verify
 from models.checkpoint.weights import load_weights
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import draw, shapes_of
 from node.config import ModelSettings
-from tests.drills.full_size import SEED, STEP
 from tests.models.test_tensorrt_rtx import attentions
+from tests.support import official
 from tests.support.archived import archived_node
 from tests.support.material import material
 
 IMPORT_LIMIT, READ_LIMIT, SERVE_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 8 * 2**30, 4e9
 SOURCE_SIZE = 11.6e9
+SEED, STEP = 11, 62_300
+TRAINED = 928_544_262
+"""Parameters with two moments each in the state of the optimizer (param_counts.json)."""
 
 pytestmark = [pytest.mark.drill(part="runtimes"), pytest.mark.full_size, pytest.mark.timeout(3600)]
 
@@ -77,7 +83,11 @@ def model(repository: Path, figures: Figures) -> Iterator[Path]:
         run = Path(work) / "chex_stage3" / "run_2024-01-01_00-00-00"
         source = run / "checkpoints" / f"checkpoint_{STEP:09d}.pth"
         layout = material("chex/state_dict_layout.json")
-        measured(["-m", "tests.drills.full_size", str(layout), str(source)], repository)
+        write = (
+            "from pathlib import Path; from tests.drills.test_full_size import write_checkpoint; "
+            f"write_checkpoint(Path({str(layout)!r}), Path({str(source)!r}))"
+        )
+        measured(["-c", write], repository)
         assert source.stat().st_size > SOURCE_SIZE
         directory = Path(work) / "model"
 
@@ -183,3 +193,35 @@ def test_nvidias_builder_takes_it_in_under_4_gb(model: Path, repository: Path, f
         attentions(path) - removed.get(stage, 0) for stage, path in zip(FLOAT16_STAGES, graphs, strict=True)
     ]
     assert done.peak < BUILD_LIMIT
+
+
+def write_checkpoint(layout: Path, path: Path) -> None:
+    """Write a checkpoint of the published layout and size, 12 GB, with random weights under their published names.
+
+    The optimizer's state is zeros, which take place in the file and none in memory.
+    """
+    wanted = {
+        key: tuple(shape)
+        for key, (shape, _) in json.loads(layout.read_text(encoding="utf-8")).items()
+        if key != official.LM_HEAD
+    }
+    shapes = shapes_of(PUBLISHED_SIZES)
+    assert published.their_shapes(shapes) == wanted
+    weights = {published.their_name(name): drawn(name, shape) for name, shape in shapes.items()}
+    for key in wanted:
+        if published.is_turned(key):
+            weights[key] = weights[key].T.contiguous()
+    weights[official.LM_HEAD] = weights["txt_decoder.language_model.transformer.wte.weight"]
+    content = official.checkpoint(weights)
+    config = content["config_dict"]
+    assert isinstance(config, dict)
+    sizes = PUBLISHED_SIZES
+    config |= {"d_model": sizes.dim, "n_head": sizes.detector.heads, "n_post_decoder_layers": sizes.post_decoder.layers}
+    config["detector"] |= {"n_decoder_layers": sizes.detector.layers}
+    config["txt_decoder"]["generation_kwargs"]["max_length"] = sizes.generator.max_length
+    moments = {"exp_avg": torch.zeros(TRAINED), "exp_avg_sq": torch.zeros(TRAINED)}
+    official.save(path, content | {"step": STEP, "optimizer": {"state": {0: moments}, "param_groups": []}})
+
+
+def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.concatenate(list(draw(name, shape, seed=SEED))).reshape(shape))

@@ -12,11 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_network
-from models.engines.devices import Cpu
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import CHECK_EVERY, ROWS, StaticWriter, Step
 from models.reading.tokenizers import SENTENCE_END
-from tests.drills import gpu_generator
 from tests.drills.bench.plain_generator import PlainGenerator
 from tests.models.test_sentence_generator import SIZES
 from tests.models.test_sentence_generator import (
@@ -155,16 +153,6 @@ def test_an_earlier_sentence_leaves_nothing_behind(generator: SentenceGenerator)
     writer.write(torch.full((8, 16), float("nan")))
 
     assert torch.equal(writer.write(drawn(8)), generator.write(drawn(8), max_length=30))
-
-
-def test_the_command_for_a_gpu_finds_the_ids_of_the_cpu(generator: SentenceGenerator) -> None:
-    found = list(gpu_generator.lines(generator, Cpu()))
-
-    assert [(line["precision"], line["sentences"]) for line in found] == [
-        (precision, rows) for precision in ("float32", "float16") for rows in ROWS
-    ]
-    assert all(line["same_ids"] for line in found)
-    assert all(line["ids_of_the_cpu"] for line in found[: len(ROWS)])
 
 
 def with_own_tokens(generator: SentenceGenerator, own_tokens: tuple[int, ...]) -> SentenceGenerator:

@@ -6,9 +6,8 @@
 The parts, in their order:
 
     opening    seconds and memory of a process that opens a model and reads films
-    machine    products of this machine: PyTorch, prepacked, ONNX Runtime, int8; and its Python: pydicom
     generator  the sentences of some films at once, beside GPT-2 of transformers
-    report     whole reports of some films at once and their stages, beside the plain way and the products' limit
+    report     whole reports of some films at once and their stages, beside the plain way
     question   a question about a film that was seen, alone and while films are read, its wait, and its sentence in
                float32 and int8
     graphs     image encoder and detector in ONNX Runtime, beside eager PyTorch
@@ -20,13 +19,13 @@ The parts, in their order:
     shipped    films a second of a node with the shipped model
     runtimes   a node with --model and each of --runtimes, which another one must not answer for; only if it is named
 
-The first six have random weights of the published size, made for this run. What is compared runs in one process and
+The first five have random weights of the published size, made for this run. What is compared runs in one process and
 takes turns, so that other work on the machine slows both: the ratios count, not the seconds. Every limit is a ratio
-beside a peer or beside what this machine is worth (part `machine`), so two machines can be compared. A part that fails
-hides no other. The last line is one JSON object: `passed` says that no part failed, and that every limit was kept.
-Needs the extra `bench`, 10 GB of disk and 14 GB of memory.
+beside a peer, so two machines can be compared. A part that fails hides no other. The last line is one JSON object:
+`passed` says that no part failed, and that every limit was kept. Needs the extra `bench`, 10 GB of disk and 14 GB of
+memory.
 
-`--quick` takes some five minutes on two cores: the parts machine, report, question, receive, writing and node, one film
+`--quick` takes some five minutes on two cores: the parts report, question, receive, writing and node, one film
 at once, few rounds, and PyTorch instead of exported graphs.
 """
 
@@ -46,7 +45,7 @@ from pathlib import Path
 from models import progress
 from models.network.products import int8_fault
 from models.progress import ProgressReport
-from tests.drills.bench import alone, around, asking, graphs, machine, node, questions, receiving, reports, runtimes
+from tests.drills.bench import alone, around, asking, graphs, node, questions, receiving, reports, runtimes
 from tests.drills.bench.networks import Networks, make_model
 from tests.drills.bench.results import Found, Results
 from tests.drills.bench.turns import apart
@@ -54,11 +53,11 @@ from tests.paths import REPOSITORY
 
 Part = Callable[[], Found]
 SHIPPED = REPOSITORY / "models" / "weights" / "phantom"
-OF_NETWORK = ("machine", "generator", "report", "question", "graphs")
+OF_NETWORK = ("generator", "report", "question", "graphs")
 BY_DEFAULT = ("opening", *OF_NETWORK, "receive", "writing", "node", "cores", "asking", "shipped")
 PARTS = (*BY_DEFAULT, "runtimes")
 QUICK: Mapping[str, object] = {
-    "only": ["machine", "report", "question", "receive", "writing", "node"],
+    "only": ["report", "question", "receive", "writing", "node"],
     "films": [1],
     "rounds": 2,
     "engine": "torch",
@@ -103,9 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         films=options.films,
         int8_fault=int8_fault(),
     )
-    print(results.table())
-    if not conditions["was_quiet"]:
-        print(f"The machine was busy before (load {load[0]:.1f}): repeat this on a quiet one before it counts.")
     print(json.dumps(results.document()))
     return 0 if results.passed else 1
 
@@ -119,8 +115,8 @@ def run(
         say(f"part {name}")
         try:
             found[name] = apart(parts[name])
-            print(f"{name}\n{found[name].table()}", flush=True)
-        except (Exception, SystemExit) as error:  # of any library; it is printed, and the run has not passed
+            say(f"part {name}: {json.dumps(dict(found[name].figures))}")
+        except (Exception, SystemExit) as error:  # of any library; the run has not passed
             errors[name] = f"{type(error).__name__}: {error}"
     return found, errors
 
@@ -154,7 +150,6 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
 
     return {
         "opening": lambda: alone.measure(published(), options.shipped, engine=options.engine, threads=options.threads),
-        "machine": lambda: machine.measure(networks().machine),
         "generator": lambda: reports.generator(networks(), films=options.films, **times),
         "report": lambda: reports.report(networks(), films=options.films, **times),
         "question": lambda: questions.measure(networks(), **times),

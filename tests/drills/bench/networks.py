@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, TypeVar, cast
 
@@ -21,18 +21,15 @@ from models.engines.proof import Precision
 from models.engines.scheduler import Scheduler
 from models.lab.evaluation.evaluated_model import read_questions
 from models.manifest import read_manifest, write_manifest
-from models.network.packed_decoding import PackedWriter
 from models.network.products import int8_fault
 from models.progress import ProgressReport
 from models.reading.decided_film import Look
 from models.reading.reader import ChexReader
-from tests.drills.bench.machine import Machine
+from tests.drills.bench.alone import PROMPTS
 from tests.drills.bench.plain import PlainWay, open_plain, reader_of
 from tests.drills.bench.turns import PLAIN, apart
 from tests.drills.bench.watched import Watched
-from tests.paths import REPOSITORY
 
-PROMPTS: Final = REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml"
 _SIDE: Final = 512
 T = TypeVar("T")
 
@@ -64,11 +61,6 @@ class Networks:
         self.prompts = read_questions(PROMPTS).prompts
         self._opened: dict[str, Network] = {}
 
-    @cached_property
-    def machine(self) -> Machine:
-        """The products of this machine."""
-        return apart(partial(Machine, self.threads))
-
     @property
     def all(self) -> dict[str, Network]:
         """Every network by its name: the plain way first."""
@@ -85,7 +77,6 @@ class Networks:
     def close(self) -> None:
         """Give the memory back, for what runs in processes of its own."""
         self._opened.clear()
-        self.__dict__.pop("machine", None)
         gc.collect()
 
     def _open(self, name: str) -> Network:
@@ -126,13 +117,6 @@ def scheduler_of(engine: Engine) -> Scheduler:
     scheduler = engine._calls  # type: ignore[attr-defined]
     assert isinstance(scheduler, Scheduler)
     return scheduler
-
-
-def writer_of(engine: Engine) -> PackedWriter:
-    """Return the generator of an engine on the processor."""
-    writer = scheduler_of(engine)._join.__self__  # type: ignore[attr-defined]
-    assert isinstance(writer, PackedWriter)
-    return writer
 
 
 def make_model(directory: Path, *, tokens: int, graphs: bool, say: ProgressReport) -> Path:

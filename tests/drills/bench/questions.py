@@ -17,11 +17,9 @@ import numpy as np
 from models.contract import Box, Question
 from models.engines.turns import for_person
 from models.reading.tokenizers import SENTENCE_END
-from tests.drills.bench.machine import FLOAT32
 from tests.drills.bench.networks import Network, Networks, drawn_film, precisions, scheduler_of
 from tests.drills.bench.results import Found
 from tests.drills.bench.turns import PLAIN, apart, in_turns, spread, timed
-from tests.drills.bench.watched import Call, operations_of
 
 FILMS: Final = 4
 """Films that are read at the same time, one after another in each of so many threads."""
@@ -45,8 +43,7 @@ def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
     A sentence alone is generated in float32 and int8 in turns.
     """
     plain = apart(partial(_answers, networks, networks.network(PLAIN), rounds=rounds))
-    limit = _limit_seconds(networks)
-    figures = dict[str, object]({PLAIN: {"alone": spread(plain, "seconds")}, "products": {"limit_seconds": limit}})
+    figures = dict[str, object]({PLAIN: {"alone": spread(plain, "seconds")}})
     held = dict[str, float]()
     for precision in precisions():
         networks.say(f"questions: {precision}")
@@ -59,8 +56,6 @@ def measure(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
             f"question_{precision}_beside_films_ratio": max(company) / max(alone),
             f"question_{precision}_wait_ratio": max(waits) / max(alone),
         }
-        if precision == "float32":
-            held["question_float32_product_limits"] = max(alone) / limit
         figures[precision] = {
             "alone": spread(alone, "seconds") | {"longest_plain_ratio": round(max(alone) / max(plain), 2)},
             "beside_films": spread(company, "seconds"),
@@ -95,15 +90,6 @@ def _sentence(networks: Networks, *, rounds: int, limit_seconds: float) -> Found
         }
     held = {f"question_{name}_by_float32": median(ratios[name]) for name in writers if name != "float32"}
     return Found(figures=figures, held=held)
-
-
-def _limit_seconds(networks: Networks) -> float:
-    """Measure the seconds that the products of a sentence of all tokens take alone, at the machine's rate of a row."""
-    ((_, rates),) = apart(partial(networks.machine.rates, rows=(1,))).items()
-    length = networks.sizes.generator.max_length
-    sentence = Call(stage="write", seconds=0.0, shapes=((1, networks.sizes.dim),), tokens=length)
-    rate = max(rates[way] for way in FLOAT32)
-    return round(operations_of([sentence], networks.sizes) / (1e9 * rate), 4)
 
 
 def _answers(networks: Networks, network: Network, *, rounds: int) -> list[float]:

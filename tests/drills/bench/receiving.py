@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -48,10 +48,6 @@ def measure(folder: Path, *, count: int, rounds: int) -> Found:
     found = {
         name: compare(folder / name, size, count=each * count, rounds=rounds) for name, (size, each) in SIZES.items()
     }
-    print("| objects | receiver | a second | node's ratio, least to greatest | core seconds of an object |")
-    print("|---|---|---|---|---|")
-    for figures in found.values():
-        print("\n".join(rows(figures)))
     held = {
         f"receive_{size}_{peer}_ratio": of["ratio"]
         for size, peers in found.items()
@@ -61,16 +57,6 @@ def measure(folder: Path, *, count: int, rounds: int) -> Found:
     return Found(figures={"senders": SENDERS, **found}, held=held)
 
 
-def rows(figures: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Yield a line of the table in the documents for each receiver."""
-    for name, of in figures.items():
-        size = of["object_bytes"]
-        objects = f"{size / 1e6:.1f} MB" if size > 1e6 else f"{size / 1e3:.0f} kB"
-        speed = f"{of['per_second']:.1f} ({of['least']:.1f} to {of['greatest']:.1f})"
-        ratio = f"{of['ratio']:.2f} ({of['ratio_least']:.2f} to {of['ratio_greatest']:.2f})" if "ratio" in of else ""
-        yield f"| {objects}, {of['objects']:.0f} | {name} | {speed} | {ratio} | {of['core_seconds']:.4f} |"
-
-
 def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> dict[str, dict[str, float]]:
     """Let the receivers take turns with objects of one size: rows, columns. Returns the figures of each."""
     folder.mkdir()
@@ -78,7 +64,7 @@ def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> 
     receivers: dict[str, Callable[[Path], Turn]] = {"node": node, "storescp": storescp, "orthanc": orthanc}
     speeds, costs = ({name: list[float]() for name in receivers} for _ in range(2))
     total = SENDERS * count
-    for number in range(1, rounds + 1):
+    for _ in range(rounds):
         for name, receiver in receivers.items():
             kept = folder / name
             with receiver(kept) as (port, process):
@@ -89,7 +75,6 @@ def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> 
             if received != total:
                 raise RuntimeError(f"{name} keeps {received} of {total} objects")
             shutil.rmtree(kept)
-        print(f"round {number}: " + ", ".join(f"{name} {taken[-1]:.1f} a second" for name, taken in speeds.items()))
     object_bytes = next(outboxes[0].iterdir()).stat().st_size
     return {
         name: {

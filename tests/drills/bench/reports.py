@@ -1,33 +1,30 @@
-"""Sentences, and whole reports with their stages, of some films at once, beside the plain way and the products."""
+"""Sentences, and whole reports with their stages, of some films at once, beside the plain way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
-from models.checkpoint.weights import load_generator
 from models.contract import FilmReading
 from models.engines import FloatArray, IntArray
 from models.reading.tokenizers import SENTENCE_END
-from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions, writer_of
+from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions
 from tests.drills.bench.results import Found
-from tests.drills.bench.turns import PLAIN, Round, Taken, apart, beside, beside_plain, in_turns, spread
-from tests.drills.bench.watched import STAGES, Call, operations_of, seconds_of
+from tests.drills.bench.turns import PLAIN, Round, Taken, apart, beside, beside_plain, in_turns
+from tests.drills.bench.watched import STAGES
 
 SENTENCES: Final = 29
 """The prompts of the published report: as many sentences are generated for a film."""
-_MACHINE: Final = "machine"
 
 
 def generator(networks: Networks, *, films: Sequence[int], rounds: int, limit_seconds: float) -> Found:
-    """Generate the sentences of drawn features, those of all films at once; and their prefixes alone."""
-    figures: dict[str, object] = {"prefix of 1 film": _prefix(networks, rounds=rounds, limit_seconds=limit_seconds)}
-    same = list[float]()
+    """Generate the sentences of drawn features, those of all films at once."""
+    figures, same = dict[str, object](), list[float]()
     for count in films:
         networks.say(f"sentences, films at once: {count}")
         features = [_drawn(SENTENCES, networks.sizes.dim, seed=seed) for seed in range(count)]
@@ -44,13 +41,11 @@ def generator(networks: Networks, *, films: Sequence[int], rounds: int, limit_se
 def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_seconds: float) -> Found:
     """Read whole films, from gray values to sentences."""
     figures, held = dict[str, object](), dict[str, float]()
-    machine = networks.machine
     for count in films:
         networks.say(f"reports, films at once: {count}")
         runs: dict[str, Callable[[], Reports]] = {
             name: partial(apart, partial(_read, networks, network, count)) for name, network in networks.all.items()
         }
-        runs[_MACHINE] = lambda: Reports(readings=(), calls=(), rate=apart(machine.best_float32))
         taken = in_turns(runs, rounds=rounds, limit_seconds=limit_seconds)
         for precision in precisions():
             figures[f"{precision}, {_films(count)}"] = _compared(taken, precision, count)
@@ -58,40 +53,21 @@ def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_secon
                 held[f"report_{precision}_ratio_{_films(count).replace(' ', '_')}"] = beside_plain(taken, precision)[
                     "ratio"
                 ]
-        limit = _limit(networks, taken, count)
-        figures[f"products, {_films(count)}"] = limit
-        if count == 4:
-            held["report_float32_product_limits_4_films"] = limit["float32_by_limit"]
         if count == 1:
             figures["stages of 1 film"] = {precision: _stages(taken, precision) for precision in precisions()}
     return Found(figures=figures, held=held)
 
 
-class Reports:
-    """The reports of films that were read at once, what the engine was called for, or else the machine's rate."""
+class Reports(NamedTuple):
+    """The reports of films that were read at once, and the seconds of each stage of the engine."""
 
-    def __init__(self, *, readings: Sequence[FilmReading], calls: Sequence[Call], rate: float = 0.0) -> None:
-        self.readings, self.calls, self.rate = readings, calls, rate
+    readings: Sequence[FilmReading]
+    stages: Mapping[str, float]
 
 
 def shared(expected: IntArray, found: IntArray) -> float:
     """Return the share of the expected tokens [S, T] that stand at the same place of the same sentence."""
     return float((expected == found).mean())
-
-
-def _prefix(networks: Networks, *, rounds: int, limit_seconds: float) -> dict[str, float]:
-    """Measure the keys and values of the prefixes of a film's sentences, in float32."""
-    eager, writer = load_generator(networks.directory).generator, writer_of(networks.network("float32").engine.engine)
-    features = torch.from_numpy(_drawn(SENTENCES, networks.sizes.dim, seed=0))
-
-    def computed(compute: Callable[[torch.Tensor], object]) -> None:
-        with torch.inference_mode():
-            compute(features)
-
-    ways = {PLAIN: eager.prefix_key_values, "ours": writer.prefix_key_values}
-    runs = {name: partial(apart, partial(computed, way)) for name, way in ways.items()}
-    in_turns(runs, rounds=1, limit_seconds=limit_seconds)
-    return beside_plain(in_turns(runs, rounds=rounds, limit_seconds=limit_seconds), "ours")
 
 
 def _write(network: Network, features: Sequence[FloatArray]) -> IntArray:
@@ -113,7 +89,7 @@ def _padded(ids: IntArray, length: int) -> IntArray:
 def _read(networks: Networks, network: Network, count: int) -> Reports:
     network.engine.take()
     readings = at_once(lambda number: network.report(drawn_film(number), networks.prompts), count)
-    return Reports(readings=readings, calls=network.engine.take())
+    return Reports(readings, network.engine.take())
 
 
 def _compared(taken: Sequence[Round[Reports]], precision: str, count: int) -> dict[str, float]:
@@ -130,20 +106,6 @@ def _said(reading: FilmReading) -> dict[str, str]:
     return {prompt.key: prompt.generated for prompt in reading.prompts if prompt.generated}
 
 
-def _limit(networks: Networks, taken: Sequence[Round[Reports]], count: int) -> dict[str, float]:
-    """Compare float32 with the time that its products alone take at the machine's best rate, in each round."""
-    operations = operations_of(taken[0]["float32"].result.calls, networks.sizes)
-    rates = [each[_MACHINE].result.rate for each in taken]
-    limits = [operations / rate / count for rate in rates]
-    times = [each["float32"].seconds / count / limit for each, limit in zip(taken, limits, strict=True)]
-    return {
-        "operations_a_film": float(f"{operations / count:.4g}"),
-        **spread([rate / 1e9 for rate in rates], "giga_operations_a_second"),
-        **spread(limits, "limit_seconds_a_film"),
-        **spread(times, "float32_by_limit"),
-    }
-
-
 def _stages(taken: Sequence[Round[Reports]], precision: str) -> Mapping[str, Mapping[str, float]]:
     """Compare the stages of one film; the rest is what the reader does around the engine."""
     stages = [{name: _parts(each[name]) for name in (precision, PLAIN)} for each in taken]
@@ -155,8 +117,8 @@ def _stages(taken: Sequence[Round[Reports]], precision: str) -> Mapping[str, Map
 
 
 def _parts(taken: Taken[Reports]) -> dict[str, float]:
-    seconds = seconds_of(taken.result.calls)
-    return seconds | {"rest": taken.seconds - sum(seconds.values())}
+    seconds = taken.result.stages
+    return {**seconds, "rest": taken.seconds - sum(seconds.values())}
 
 
 def _films(count: int) -> str:
