@@ -34,7 +34,7 @@
 #   make container-test  builds the images on a stand-in base and runs them; root, minutes, 8 GB of disk
 #   make full-size  imports a checkpoint of the published size, reads a film and serves it; minutes, 25 GB of disk
 #
-# ONLY         parts of make drills, such as "kills pages", or of make bench, such as report,question, or of make fuzz, such as pixels
+# ONLY         parts of make drills, such as "kills pages", or of make bench, such as report,receive, or of make fuzz, such as pixels
 # AUDIT        options of pip-audit, such as "-s osv", for make audit
 # FILMS        lists of real films for make sweep; FILE.jsonl:10 takes a tenth of one
 # PYTHON       the interpreter that .venv is made with, 3.11 to 3.13
@@ -180,7 +180,7 @@ conformance: viewers encodings
 	$(VENV)/bin/python -m tests.drills.conformance
 
 sweep: setup model
-	$(VENV)/bin/python -m tests.drills.sweep --corrections $(if $(FILMS),--films $(FILMS))
+	$(VENV)/bin/python -m tests.drills.sweep $(if $(FILMS),--films $(FILMS))
 
 pictures: setup viewers model
 	$(VENV)/bin/python -m tests.support.web_journey --out docs/pictures

@@ -29,7 +29,7 @@ from tests.paths import REPOSITORY
 from tests.support.certificates import Authority
 from tests.support.material import summary_of
 from tests.support.postgres import Postgres
-from tests.support.reports import FirstInternalError, make_sendable
+from tests.support.reports import make_sendable
 
 if TYPE_CHECKING:  # not every environment of the tests has a browser
     from playwright.sync_api import Browser
@@ -94,8 +94,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let no failure of pytest itself hide its cause; draw fewer examples in a quick run."""
-    config.pluginmanager.register(FirstInternalError())
+    """Draw fewer examples in a quick run."""
     if config.getoption("quick"):
         settings.load_profile("quick")
 

@@ -29,7 +29,7 @@ from playwright.sync_api import Browser, Route
 from node.config import ModelSettings, OrdersSettings
 from tests.deploy.expressions import Json, Query, dashboards
 from tests.drills.conformance.browser import chromium, settled
-from tests.drills.soak.callers import CALLER, Callers
+from tests.drills.soak import CALLER, Callers
 from tests.paths import REPOSITORY
 from tests.support import peers
 from tests.support.prometheus import Prometheus, run_prometheus

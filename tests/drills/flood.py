@@ -9,27 +9,49 @@ The last line is one JSON object with `passed`.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import json
+import resource
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from models import progress
 from models.progress import ProgressReport
-from tests.drills.idle_clients import idle_clients
 from tests.support import films, peers
+from tests.support.peers import LOOPBACK
 from tests.support.processes import descriptors
 from tests.support.service import Service, settings_for
 
 _PATIENCE_SECONDS: Final = 5.0
+_TRICKLE_SECONDS: Final = 1.0
+_OWN_DESCRIPTORS: Final = 100
+
+
+class Way(NamedTuple):
+    """What an idle client sends: `first` once it is connected, `later` every second after that."""
+
+    first: bytes
+    later: bytes = b""
+
+
+WAYS: Final[Mapping[str, Way]] = {
+    "silent": Way(b""),
+    "half a request": Way(b"GET /re"),
+    "a byte a second": Way(b"GET /ready HTTP/1.1\r\nHost: node\r\nX-Slow: ", later=b"x"),
+    "idle after an answer": Way(b"GET /live HTTP/1.1\r\nHost: node\r\n\r\n"),
+}
+MIXED: Final = (*["silent", "half a request"] * 7, *["a byte a second"] * 4, *["idle after an answer"] * 2)
+"""Of 20 clients 7 are silent, 7 send half a request, 4 send slowly, and 2 idle after an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +103,7 @@ def main() -> int:
         descriptors=arguments.descriptors,
         pause_seconds=arguments.pause,
     )
+    _raise_limit(flood.connections + _OWN_DESCRIPTORS)
     with tempfile.TemporaryDirectory(prefix="flood-") as folder, progress.on(sys.stdout) as say:
         figures = run(flood, Path(folder), say=say)
     sys.stdout.write(json.dumps(figures) + "\n")
@@ -97,7 +120,7 @@ def run(flood: Flood, folder: Path, *, say: ProgressReport) -> dict[str, object]
         ):
             before = descriptors(node.pid)
             numbers = iter(range(10**9))
-            kept = http.client.HTTPConnection(peers.LOOPBACK, node.http_port, timeout=_PATIENCE_SECONDS)
+            kept = http.client.HTTPConnection(LOOPBACK, node.http_port, timeout=_PATIENCE_SECONDS)
             with (
                 _repeating(lambda: _probe(node.http_port), every_seconds=0.25) as probes,
                 _repeating(lambda: _scrape(kept), every_seconds=2.0) as scrapes,
@@ -134,6 +157,64 @@ def _watch(flood: Flood, pid: int, say: ProgressReport) -> int:
 
 
 @contextmanager
+def idle_clients(*, port: int, count: int, pause_seconds: float) -> Iterator[dict[str, Counter[str]]]:
+    """Hold connections open that complete no request, in a thread while the block runs; a closed one is opened again.
+
+    pause_seconds: how long a client waits before that
+    Yields how many were opened, and how many the node closed, by their way.
+    """
+    figures, end = {"opened": Counter[str](), "closed_by_the_node": Counter[str]()}, threading.Event()
+
+    async def hold(number: int) -> None:
+        name = MIXED[number % len(MIXED)]
+        await asyncio.sleep(number / count)  # all within a second: more at once fit into no listen queue
+        while True:
+            with suppress(OSError):
+                reader, writer = await asyncio.open_connection(LOOPBACK, port)
+                figures["opened"][name] += 1
+                try:
+                    await _until_closed(reader, writer, WAYS[name])
+                finally:
+                    writer.close()
+                figures["closed_by_the_node"][name] += 1
+            await asyncio.sleep(pause_seconds)
+
+    async def hold_all() -> None:
+        clients = [asyncio.create_task(hold(number)) for number in range(count)]
+        await asyncio.to_thread(end.wait)
+        for client in clients:
+            client.cancel()
+
+    thread = threading.Thread(target=asyncio.run, args=(hold_all(),), daemon=True)
+    thread.start()
+    try:
+        yield figures
+    finally:
+        end.set()
+        thread.join(timeout=60)
+
+
+async def _until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
+    """Be one client until the node closes its connection, or resets it."""
+    writer.write(way.first)
+    with suppress(ConnectionError):
+        while True:
+            with suppress(TimeoutError):
+                if not await asyncio.wait_for(reader.read(65536), _TRICKLE_SECONDS if way.later else None):
+                    return
+            writer.write(way.later)
+
+
+def _raise_limit(wanted: int) -> None:
+    """Let this process hold so many connections. Exits where the system does not allow it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), max(hard, wanted)))
+    except (ValueError, OSError):
+        sys.exit(f"error: {wanted} descriptors are needed here and {hard} are allowed; raise `ulimit -Hn`")
+
+
+@contextmanager
 def _repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Probing]:
     """Ask again and again in a thread while the block runs, and note how long each answer took."""
     probing, closing = Probing(), threading.Event()
@@ -157,7 +238,7 @@ def _repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Pro
 
 def _probe(port: int) -> None:
     """Ask as the kubelet does: a connection of its own for each probe, and no second try."""
-    connection = http.client.HTTPConnection(peers.LOOPBACK, port, timeout=_PATIENCE_SECONDS)
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_PATIENCE_SECONDS)
     try:
         connection.request("GET", "/ready", headers={"Connection": "close"})
         answer = connection.getresponse()

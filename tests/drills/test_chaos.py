@@ -10,12 +10,11 @@ from pydicom.dataset import Dataset
 
 from models.progress import quiet
 from tests.drills.chaos import night, scenarios
+from tests.drills.chaos.hostile import HOSTILE
 from tests.drills.chaos.night import Plan
-from tests.drills.chaos.scenarios import Trouble
-from tests.drills.chaos.small_disk import CannotMountError
+from tests.drills.chaos.scenarios import CannotMountError, Trouble
 from tests.drills.chaos.verdict import Verdict, blamed, changed, sent_twice, unanswered
 from tests.support import documents, samples
-from tests.support.hostile import HOSTILE
 from tests.support.postgres import Postgres
 
 pytestmark = pytest.mark.drill(part="chaos")

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydicom.datadict import tag_for_keyword
-from pydicom.uid import UID, JPEG2000Lossless
+from pydicom.uid import JPEG2000Lossless
 
 from models.progress import quiet
 from node.errors import Undecodable
 from node.output_kinds import OUTPUTS
 from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
-from node.read import decoding, prompts
+from node.read import prompts
 from node.read.film import answer_film
 from tests.drills.fuzz import associations, pixels
 from tests.support import films
@@ -130,14 +130,6 @@ def test_bent_associations_neither_stop_nor_fool_the_listener(tmp_path: Path) ->
     tally = associations.fuzz(tmp_path, seed=6, seconds=4.0)
 
     assert tally.passed, tally.figures
-
-
-@pytest.mark.parametrize("syntax", pixels.KINDS, ids=lambda syntax: syntax.keyword)
-def test_pixels_that_were_not_damaged_are_decoded(syntax: UID, tmp_path: Path) -> None:
-    path = tmp_path / "film.dcm"
-    path.write_bytes(pixels.file_of(syntax, pixels.whole(syntax)[1]))
-
-    assert decoding.picture_of(path).any()
 
 
 def test_damaged_pixels_hurt_no_other_film(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from models.progress import quiet
-from tests.drills.soak import shift
-from tests.drills.soak.shift import Shift, growth, is_flat
+from tests.drills import soak
+from tests.drills.soak import Shift, growth, is_flat
 from tests.support.processes import Vitals
 
 pytestmark = pytest.mark.drill(part="soak")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.drill(part="soak")
 def test_ten_callers_good_and_bad_leave_nothing_behind_in_a_node(tmp_path: Path) -> None:
     plan = Shift(warm_up_seconds=2.0, seconds=4.0, most_growth=0.2, room=4, seed=6)
 
-    figures = shift.run(plan, tmp_path, say=quiet)
+    figures = soak.run(plan, tmp_path, say=quiet)
 
     assert figures["passed"], str(figures)
 

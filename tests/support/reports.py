@@ -20,21 +20,5 @@ def make_sendable(report: pytest.TestReport, config: pytest.Config) -> None:
         report.user_properties = []
 
 
-class FirstInternalError:
-    """Says at the very end what went wrong first in pytest itself; what follows from it hides it."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def pytest_internalerror(self, excrepr: object) -> None:
-        """Keep the end of the first one."""
-        self._lines = self._lines or str(excrepr).splitlines()[-12:]
-
-    def pytest_unconfigure(self) -> None:
-        """Print it."""
-        if self._lines:
-            print("\nthe first internal error:", *self._lines, sep="\n")
-
-
 def _escaped(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -8,24 +8,20 @@ The parts, in their order:
     opening    seconds and memory of a process that opens a model and reads films
     generator  the sentences of some films at once, beside GPT-2 of transformers
     report     whole reports of some films at once and their stages, beside the plain way
-    question   a question about a film that was seen, alone and while films are read, its wait, and its sentence in
-               float32 and int8
     graphs     image encoder and detector in ONNX Runtime, beside eager PyTorch
     receive    films and small objects, beside dcmtk and Orthanc
-    writing    report and presentation state of a film
     node       a node whose network takes no time: what a film costs, films a second
     cores      the same node on two processors beside one
-    asking     questions to a node with the shipped model, while it reads films
-    shipped    films a second of a node with the shipped model
+    shipped    films a second of a node with the shipped model, and questions to it while it reads films
     runtimes   a node with --model and each of --runtimes, which another one must not answer for; only if it is named
 
-The first five have random weights of the published size, made for this run. What is compared runs in one process and
+The first four have random weights of the published size, made for this run. What is compared runs in one process and
 takes turns, so that other work on the machine slows both: the ratios count, not the seconds. Every limit is a ratio
 beside a peer, so two machines can be compared. A part that fails hides no other. The last line is one JSON object:
 `passed` says that no part failed, and that every limit was kept. Needs the extra `bench`, 10 GB of disk and 14 GB of
 memory.
 
-`--quick` takes some five minutes on two cores: the parts report, question, receive, writing and node, one film
+`--quick` takes some five minutes on two cores: the parts report, receive and node, one film
 at once, few rounds, and PyTorch instead of exported graphs.
 """
 
@@ -45,19 +41,17 @@ from pathlib import Path
 from models import progress
 from models.network.products import int8_fault
 from models.progress import ProgressReport
-from tests.drills.bench import alone, around, asking, graphs, node, questions, receiving, reports, runtimes
+from tests.drills.bench import alone, around, node, receiving, reports, runtimes
 from tests.drills.bench.networks import Networks, make_model
 from tests.drills.bench.results import Found, Results
 from tests.drills.bench.turns import apart
-from tests.paths import REPOSITORY
 
 Part = Callable[[], Found]
-SHIPPED = REPOSITORY / "models" / "weights" / "phantom"
-OF_NETWORK = ("generator", "report", "question", "graphs")
-BY_DEFAULT = ("opening", *OF_NETWORK, "receive", "writing", "node", "cores", "asking", "shipped")
+OF_NETWORK = ("generator", "report", "graphs")
+BY_DEFAULT = ("opening", *OF_NETWORK, "receive", "node", "cores", "shipped")
 PARTS = (*BY_DEFAULT, "runtimes")
 QUICK: Mapping[str, object] = {
-    "only": ["report", "question", "receive", "writing", "node"],
+    "only": ["report", "receive", "node"],
     "films": [1],
     "rounds": 2,
     "engine": "torch",
@@ -152,12 +146,10 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
         "opening": lambda: alone.measure(published(), options.shipped, engine=options.engine, threads=options.threads),
         "generator": lambda: reports.generator(networks(), films=options.films, **times),
         "report": lambda: reports.report(networks(), films=options.films, **times),
-        "question": lambda: questions.measure(networks(), **times),
-        "graphs": lambda: graphs.measure(networks(), **times),
+        "graphs": lambda: reports.graphs(networks(), **times),
         "receive": without_networks(
             lambda place: receiving.measure(place, count=options.received, rounds=rounds), "receive"
         ),
-        "writing": without_networks(around.writing, "writing"),
         "node": without_networks(
             lambda place: around.around_network(
                 place, sent=options.sent, alone=options.alone, waiting=options.waiting, rounds=rounds, say=say
@@ -165,8 +157,15 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
             "node",
         ),
         "cores": without_networks(lambda _place: around.cores(sent=options.sent), "cores"),
-        "asking": without_networks(asking.measure, "asking"),
-        "shipped": without_networks(lambda place: around.shipped(place, sent=options.sent, say=say), "shipped"),
+        "shipped": without_networks(
+            lambda place: runtimes.shipped(
+                place,
+                sent=2 * options.sent,
+                questions=options.questions,
+                pydicom_seconds=around.pydicom_seconds(),
+            ),
+            "shipped",
+        ),
         "runtimes": without_networks(
             lambda place: runtimes.measure(
                 place, published(), options.runtimes, sent=options.sent, questions=options.questions
@@ -193,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         "--plain", choices=("transformers", "eager"), default="transformers", help="generator beside ours"
     )
     parser.add_argument("--model", type=Path, help="a model directory, instead of random weights")
-    parser.add_argument("--shipped", type=Path, default=SHIPPED, help=argparse.SUPPRESS)
+    parser.add_argument("--shipped", type=Path, default=runtimes.SHIPPED, help=argparse.SUPPRESS)
     parser.add_argument("--received", type=int, default=8, help="films that each of four senders sends in a round")
     parser.add_argument("--alone", type=int, default=node.ALONE, help="films that a node gets one by one")
     parser.add_argument("--sent", type=int, default=30, help="films that a node gets at once")

@@ -15,10 +15,9 @@ import numpy as np
 
 from models import random_weights
 from models.contract import FilmReading, ReaderPrompt
-from models.engines import Engine, FloatArray
+from models.engines import FloatArray
 from models.engines.opening import open_first
 from models.engines.proof import Precision
-from models.engines.scheduler import Scheduler
 from models.lab.evaluation.evaluated_model import read_questions
 from models.manifest import read_manifest, write_manifest
 from models.network.products import int8_fault
@@ -110,13 +109,6 @@ def drawn_film(number: int) -> FloatArray:
     blocks = np.random.default_rng(number).random((16, 16), dtype=np.float32)
     film: FloatArray = np.kron(blocks, np.ones((_SIDE // 16, _SIDE // 16), dtype=np.float32))
     return film
-
-
-def scheduler_of(engine: Engine) -> Scheduler:
-    """Return the queue of an engine on the processor; what it shows is no part of an engine's interface."""
-    scheduler = engine._calls  # type: ignore[attr-defined]
-    assert isinstance(scheduler, Scheduler)
-    return scheduler
 
 
 def make_model(directory: Path, *, tokens: int, graphs: bool, say: ProgressReport) -> Path:

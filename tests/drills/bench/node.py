@@ -1,4 +1,4 @@
-"""What a film costs the node around the network, and how many films it answers in a second: parts `node`, `shipped`.
+"""What a film costs the node around the network, and how many films it answers in a second: part `node`.
 
 A node with a scripted reader, which takes no time, gets films of 7.2 MB (explicit little endian), each a study of its
 own, and delivers report and presentation state to one archive. The sender says recorded bytes over one association; it
@@ -87,29 +87,26 @@ def _uid(name: str, number: int) -> str:
     return f"2.25.1{int(derive_uid(name, str(number)).removeprefix('2.25.')) % 10**38:038}"
 
 
-def measure(
-    folder: Path, count: int, *, rounds: int = 1, alone: int = ALONE, scripted: bool, say: ProgressReport
-) -> dict[str, Any]:
+def measure(folder: Path, count: int, *, rounds: int = 1, alone: int = ALONE, say: ProgressReport) -> dict[str, Any]:
     """Send films one by one, then many at once, then let results wait for an archive that is down."""
-    stage = "with the scripted reader" if scripted else "with the shipped model"
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
         settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))  # two objects of every film
-        with Service(settings, scripted=scripted, is_fresh=not scripted) as node:
+        with Service(settings) as node:
             sender = Sender(node.dicom_port)
             archive.wait_for_kept(2, limit_seconds=60.0)
-            say(f"{stage}: one film after the other")
+            say("one film after the other")
             turnarounds = []
             for pause in _pauses(alone):
                 time.sleep(pause)
                 turnarounds.append(turnaround(sender, archive) - QUIET_SECONDS)
             floods = []
             for number in range(1, rounds + 1):
-                say(f"{stage}: {count} films at once, round {number} of {rounds}")
+                say(f"{count} films at once, round {number} of {rounds}")
                 floods.append(flood(sender, count, node, archive))
-            say(f"{stage}: no film")
+            say("no film")
             idle = idle_share()
-            say(f"{stage}: an archive that was down")
+            say("an archive that was down")
             delivered = drain(sender, count, node, archive)
             steps = step_seconds(node)
     cost = statistics.median(flood.node_cost for flood in floods)

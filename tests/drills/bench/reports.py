@@ -1,4 +1,4 @@
-"""Sentences, and whole reports with their stages, of some films at once, beside the plain way."""
+"""Sentences, whole reports with their stages, and graphs, beside the plain way."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import numpy as np
 import torch
 
 from models.contract import FilmReading
-from models.engines import FloatArray, IntArray
+from models.engines import FloatArray, IntArray, Patches
+from models.errors import ModelError
+from models.manifest import read_manifest
+from models.reading.preprocess import prepare
 from models.reading.tokenizers import SENTENCE_END
 from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions
 from tests.drills.bench.results import Found
@@ -55,6 +58,27 @@ def report(networks: Networks, *, films: Sequence[int], rounds: int, limit_secon
                 ]
         if count == 1:
             figures["stages of 1 film"] = {precision: _stages(taken, precision) for precision in precisions()}
+    return Found(figures=figures, held=held)
+
+
+def graphs(networks: Networks, *, rounds: int, limit_seconds: float) -> Found:
+    """Measure image encoder and detector in ONNX Runtime beside eager PyTorch, one film at a time.
+
+    Raises ModelError if the engine runs no graphs.
+    """
+    ours, plain = networks.network("float32").engine.engine, networks.network(PLAIN).engine.engine
+    if not ours.name.startswith("onnx"):
+        raise ModelError("graphs are measured with engine onnx")
+    networks.say("graphs")
+    pixels = prepare(drawn_film(0), read_manifest(networks.directory).input)[np.newaxis]
+    patches: Patches = plain.encode_image(pixels)
+    prompts = np.random.default_rng(3).standard_normal((1, len(networks.prompts), networks.sizes.dim), dtype=np.float32)
+    figures, held = dict[str, object](), dict[str, float]()
+    for stage, inputs in {"encode_image": (pixels,), "find": (patches, prompts)}.items():
+        runs = {name: partial(getattr(engine, stage), *inputs) for name, engine in {"ours": ours, PLAIN: plain}.items()}
+        in_turns(runs, rounds=2, limit_seconds=limit_seconds)
+        figures[stage] = row = beside_plain(in_turns(runs, rounds=4 * rounds, limit_seconds=limit_seconds), "ours")
+        held[f"graph_{stage}_ratio"] = row["ratio"]
     return Found(figures=figures, held=held)
 
 

@@ -3,13 +3,11 @@
     python -m tests.drills.chaos [--scenario NAME] [--database sqlite|postgresql] [--kills 20] [--films 300] [--seed N]
 
 kills             the power goes again and again, on SQLite (one process) and on PostgreSQL (four)
-database-away     PostgreSQL is stopped for 30 s
-worker-killed     one of two workers dies and does not come back
 restarts          20 kills while 50 studies wait: each is held by one open workflow
 disk-full         a small disk is filled to the last byte; needs root, to mount it
 destination-down  3,000 objects wait for an archive that is away
 
-Every tenth film hurts a decoder (`tests.support.hostile`), but in `restarts` and `destination-down`: it hurts only
+Every tenth film hurts a decoder (`tests.drills.chaos.hostile`), but in `restarts` and `destination-down`: it hurts only
 itself.
 """
 
@@ -29,13 +27,12 @@ from models import progress
 from models.progress import ProgressReport
 from tests.drills.chaos import backlog, night, scenarios
 from tests.drills.chaos.backlog import Outage
+from tests.drills.chaos.hostile import HOSTILE
 from tests.drills.chaos.night import Plan
-from tests.drills.chaos.scenarios import Trouble
-from tests.drills.chaos.small_disk import CannotMountError
-from tests.support.hostile import HOSTILE
+from tests.drills.chaos.scenarios import CannotMountError, Trouble
 from tests.support.postgres import Postgres
 
-SCENARIOS = ("kills", "database-away", "worker-killed", "restarts", "disk-full", "destination-down")
+SCENARIOS = ("kills", "restarts", "disk-full", "destination-down")
 DATABASES = ("sqlite", "postgresql")
 
 Run = Callable[[Path, ProgressReport], dict[str, object]]
@@ -75,10 +72,6 @@ def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Run]]:
             case "kills":
                 for database in (arguments.database,) if arguments.database else DATABASES:
                     yield f"kills-{database}", partial(kills, plan, database)
-            case "database-away":
-                yield scenario, lambda folder, say: scenarios.database_away(trouble, folder, say=say)
-            case "worker-killed":
-                yield scenario, lambda folder, say: scenarios.worker_killed(trouble, folder, say=say)
             case "restarts":
                 yield scenario, lambda folder, say: scenarios.restarts(folder, count=20, films=50, say=say)
             case "disk-full":

@@ -42,7 +42,7 @@ class Plan:
 
     longest_seconds: of load before each kill, and of an archive's moods
     excused: how many objects may reach an archive twice, however few there are
-    hostile: names of `tests.support.hostile.HOSTILE`; every tenth film is one of them
+    hostile: names of `tests.drills.chaos.hostile.HOSTILE`; every tenth film is one of them
     """
 
     kills: int

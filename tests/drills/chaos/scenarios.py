@@ -1,10 +1,12 @@
-"""The single misfortunes, each while films come: a database that is away, a worker that dies, a disk that is full."""
+"""A disk that is full to the last byte while films come, and kills while studies wait."""
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +17,53 @@ from models.progress import ProgressReport
 from node.config import Settings
 from tests.drills.chaos import night
 from tests.drills.chaos.archives import judge_own
-from tests.drills.chaos.node import Cluster
 from tests.drills.chaos.senders import Senders, caller_names
-from tests.drills.chaos.small_disk import small_disk
 from tests.support import peers
 from tests.support.films import as_another, thumbnail
-from tests.support.postgres import Postgres
-from tests.support.service import Service, on_database, settings_for
+from tests.support.service import Service, settings_for
 
 _DISK_MIB: Final = 96
+_BALLAST: Final = "ballast"
+_BLOCK: Final = bytes(65536)
 _SETTLE_SECONDS = 2.0  # a node hands on the studies it finds at its start in its first second
 _LIMIT_SECONDS: Final = 300.0
 _OPEN_WORKFLOWS: Final = "SELECT count(*) FROM workflow_status WHERE status IN ('PENDING', 'ENQUEUED', 'DELAYED')"
 
 
+class CannotMountError(Exception):
+    """This machine or container lets nobody mount a file system."""
+
+
+class SmallDisk:
+    """A mounted file system that can be filled to the last byte."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> int:
+        """Leave not one byte; the bytes it took."""
+        taken = 0
+        with (self.path / _BALLAST).open("ab", buffering=0) as ballast:
+            while True:
+                try:
+                    written = ballast.write(_BLOCK)
+                except OSError:
+                    return taken
+                taken += written
+
+    def relieve(self) -> None:
+        """Give back what `fill` took."""
+        (self.path / _BALLAST).unlink(missing_ok=True)
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left."""
+        return shutil.disk_usage(self.path).free
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """How much load there is, and for how long the trouble lasts; hostile: as in `night.Plan`."""
+    """How many films come, and for how long the disk is full; hostile: as in `night.Plan`."""
 
     films: int
     seconds: float
@@ -39,59 +71,39 @@ class Trouble:
     hostile: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """A node under load with an archive that is well."""
-
-    node: Cluster
-    senders: Senders
-
-
-def database_away(trouble: Trouble, folder: Path, *, say: ProgressReport) -> dict[str, object]:
-    """Stop PostgreSQL under load, and start it again; films go on being taken."""
-    with Postgres() as postgres:
-
-        def happen(stage: Stage) -> dict[str, object]:
-            postgres.stop()
-            say("PostgreSQL is stopped")
-            before = stage.senders.done
-            stage.senders.allow(trouble.films)
-            time.sleep(trouble.seconds)
-            taken = stage.senders.done - before
-            postgres.start()
-            return {"acknowledged_meanwhile": taken, "as_meant": taken > 0}
-
-        return _play(trouble, folder, happen, database_url=postgres.url)
-
-
-def worker_killed(trouble: Trouble, folder: Path, *, say: ProgressReport) -> dict[str, object]:
-    """Kill one of two workers under load, for good: the other one takes over what it had in hand."""
-
-    def happen(stage: Stage) -> dict[str, object]:
-        worker = next(member for member in stage.node.members if member.name == "worker-1")
-        worker.close()
-        say("one worker is killed and does not come back")
-        stage.senders.allow(trouble.films)
-        return {}
-
-    with Postgres() as postgres:
-        return _play(trouble, folder, happen, database_url=postgres.url)
-
-
 def disk_full(trouble: Trouble, folder: Path, *, say: ProgressReport) -> dict[str, object]:
     """Fill the node's disk to the last byte under load, and give room again. Raises CannotMountError."""
-    with small_disk(folder / "node", mib=_DISK_MIB) as disk:
-
-        def happen(stage: Stage) -> dict[str, object]:
-            disk.fill()
-            say("the disk is full")
-            stage.senders.allow(trouble.films)
-            time.sleep(trouble.seconds)
-            free = disk.free_bytes
-            disk.relieve()
-            return {"free_bytes_meanwhile": free, "as_meant": free == 0, "ends_meanwhile": list(stage.node.crashes)}
-
-        return _play(trouble, folder, happen)
+    began, port, third = time.monotonic(), peers.free_port(), trouble.films // 3
+    with small_disk(folder / "node", mib=_DISK_MIB) as disk, peers.ReceivingArchive() as archive:
+        callers = caller_names(night.SENDERS)
+        settings = settings_for(
+            folder / "node", archive_port=archive.port, dicom_port=port, callers=callers, min_free_mib=0
+        )
+        with night.one_process(settings) as node:
+            draw = Random(trouble.seed)
+            sending = Senders(port=port, count=night.SENDERS, films=trouble.films, draw=draw, hostile=trouble.hostile)
+            with closing(sending) as senders:
+                senders.allow(third)
+                senders.wait_for(third, limit_seconds=_LIMIT_SECONDS)
+                disk.fill()
+                say("the disk is full")
+                senders.allow(trouble.films)
+                time.sleep(trouble.seconds)
+                free, ends = disk.free_bytes, list(node.crashes)
+                disk.relieve()
+                is_taken = senders.wait_for(trouble.films, limit_seconds=_LIMIT_SECONDS)
+            is_idle = night.wait_until_idle(settings, patience_seconds=_LIMIT_SECONDS)
+            excused = night.IN_HAND * node.ends
+        verdict = judge_own(archive, senders.acknowledged, excused=excused, unreadable=senders.hostile)
+    return {
+        "passed": verdict.passed and is_taken and is_idle and free == 0,
+        "acknowledged": senders.done,
+        "idle_at_the_end": is_idle,
+        "free_bytes_meanwhile": free,
+        "ends_meanwhile": ends,
+        "archive": verdict.figures(),
+        "seconds": round(time.monotonic() - began, 1),
+    }
 
 
 def restarts(folder: Path, *, count: int, films: int, say: ProgressReport) -> dict[str, object]:
@@ -150,51 +162,16 @@ def _open_workflows(settings: Settings) -> int:
     return int(workflows)
 
 
-def _play(
-    trouble: Trouble, folder: Path, happen: Callable[[Stage], dict[str, object]], *, database_url: str = ""
-) -> dict[str, object]:
-    """Let a third of the films come, then the trouble, then the rest; count at the end.
-
-    happen: lets the rest of the films come, and returns what it has to say; `as_meant` False fails
-    """
-    began = time.monotonic()
-    with peers.ReceivingArchive() as archive:
-        port = peers.free_port()
-        settings = on_database(
-            settings_for(
-                folder / "node",
-                archive_port=archive.port,
-                dicom_port=port,
-                callers=caller_names(night.SENDERS),
-                min_free_mib=0,
-            ),
-            database_url,
-        )
-        with night.several_processes(settings) if database_url else night.one_process(settings) as node:
-            with _sending(port, trouble) as senders:
-                senders.allow(trouble.films // 3)
-                senders.wait_for(trouble.films // 3, limit_seconds=_LIMIT_SECONDS)
-                said = happen(Stage(node=node, senders=senders))
-                is_taken = senders.wait_for(trouble.films, limit_seconds=_LIMIT_SECONDS)
-            is_idle = night.wait_until_idle(settings, patience_seconds=_LIMIT_SECONDS)
-            ends = node.ends
-        verdict = judge_own(archive, senders.acknowledged, excused=night.IN_HAND * ends, unreadable=senders.hostile)
-    return {
-        "passed": verdict.passed and is_taken and is_idle and said.get("as_meant", True),
-        "acknowledged": senders.done,
-        "idle_at_the_end": is_idle,
-        **said,
-        "archive": verdict.figures(),
-        "seconds": round(time.monotonic() - began, 1),
-    }
-
-
 @contextmanager
-def _sending(port: int, trouble: Trouble) -> Iterator[Senders]:
-    senders = Senders(
-        port=port, count=night.SENDERS, films=trouble.films, draw=Random(trouble.seed), hostile=trouble.hostile
+def small_disk(path: Path, *, mib: int) -> Iterator[SmallDisk]:
+    """Mount one while the block runs. Raises CannotMountError."""
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", path], capture_output=True, text=True, check=False
     )
+    if mounted.returncode != 0:
+        raise CannotMountError(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
     try:
-        yield senders
+        yield SmallDisk(path)
     finally:
-        senders.close()
+        subprocess.run(["umount", "--lazy", path], check=True)

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from pydicom.dataset import Dataset
 
+from tests.drills.chaos.hostile import HOSTILE
 from tests.support import films, peers
-from tests.support.hostile import HOSTILE
 
 Acknowledged: TypeAlias = Mapping[str, AbstractSet[str]]
 """The SOP Instance UIDs of the films that were answered with Success, by study."""
@@ -25,7 +25,7 @@ _HOSTILE_EVERY = 10
 class Senders:
     """Threads that send studies of 1 to 3 films to one port, as many as they are allowed to so far, until closed.
 
-    hostile: names of `tests.support.hostile.HOSTILE`; every tenth film is one of them
+    hostile: names of `tests.drills.chaos.hostile.HOSTILE`; every tenth film is one of them
     """
 
     def __init__(self, *, port: int, count: int, films: int, draw: random.Random, hostile: Sequence[str] = ()) -> None:

@@ -17,7 +17,6 @@ from node.domain import derive_uid
 from node.outputs import gsps
 from node.outputs.document import save_bytes
 from tests.drills.conformance import pictures
-from tests.drills.conformance.pictures import Picture
 from tests.support import films
 from tests.support.peers import missing, require
 
@@ -103,11 +102,6 @@ def calibrating(state: Dataset) -> Dataset:
             delattr(bare, keyword)
     bare.PresentationLUTShape = "IDENTITY"
     return bare
-
-
-def read(pngs: Sequence[bytes]) -> list[Picture]:
-    """Decode pictures."""
-    return [pictures.read(png) for png in pngs]
 
 
 def _java(path: str) -> list[str]:

@@ -10,7 +10,7 @@ from pydicom.dataset import Dataset
 
 from tests.drills.conformance import packages
 from tests.drills.conformance.browser import settled
-from tests.drills.conformance.site import Site
+from tests.drills.conformance.site import site
 from tests.support import films
 
 _SIZE: Final = 900
@@ -55,12 +55,12 @@ def show(browser: Browser, film: Dataset, report: Dataset | None) -> tuple[bytes
     modules = {f"/{name}.mjs": f"export default globalThis.{global_};" for name, global_ in _MODULES.items()}
     places = {"/dwv": packages.DWV, "/konva": packages.KONVA, "/jszip": packages.JSZIP}
     served = {path: packages.fetched(package) for path, package in places.items()}
-    with Site(served, pages={"/": _PAGE, **modules, **objects}) as site:
+    with site(served, pages={"/": _PAGE, **modules, **objects}) as address:
         page = browser.new_page(viewport={"width": _SIZE, "height": _SIZE})
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         query = urlencode([("url", f"/{number}.dcm") for number in range(len(shown))])
-        page.goto(f"{site.url}/?{query}")
+        page.goto(f"{address}/?{query}")
         png = settled(
             page, page.screenshot, ready=lambda: bool(page.evaluate("window.finished || window.errors.length"))
         )

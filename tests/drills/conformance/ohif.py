@@ -17,7 +17,7 @@ from node.domain import derive_uid
 from tests.drills.conformance import packages, pictures
 from tests.drills.conformance.browser import settled
 from tests.drills.conformance.pictures import Picture, Placing
-from tests.drills.conformance.site import Site
+from tests.drills.conformance.site import site
 from tests.support import films
 from tests.support.orthanc import Orthanc
 
@@ -217,8 +217,8 @@ class Viewer:
 class Ohif:
     """The viewer and its archive; `show` opens a study of the archive."""
 
-    def __init__(self, browser: Browser, site: Site, orthanc: Orthanc) -> None:
-        self._site, self._orthanc = site, orthanc
+    def __init__(self, browser: Browser, address: str, orthanc: Orthanc) -> None:
+        self._address, self._orthanc = address, orthanc
         self._context = browser.new_context(viewport=_SCREEN)
         self._context.add_init_script(_SEEN_TOURS)
         self._placings: dict[tuple[int, ...], Placing] = {}
@@ -235,7 +235,7 @@ class Ohif:
         viewer = Viewer(page=page)
         page.on("pageerror", lambda error: viewer.faults.append(f"uncaught: {error}"[:300]))
         try:
-            page.goto(f"{self._site.url}/viewer?StudyInstanceUIDs={study_uid}")
+            page.goto(f"{self._address}/viewer?StudyInstanceUIDs={study_uid}")
             page.locator(_FILMS).nth(count - 1).wait_for(timeout=60_000)
             page.locator(f"{_VIEWPORT} canvas").first.wait_for(timeout=60_000)
             settled(page, page.screenshot, ready=viewer.has_picture)
@@ -269,7 +269,7 @@ def beside(browser: Browser, orthanc: Orthanc, *, tracks: bool = False) -> Itera
     """Run OHIF with an archive; tracks: it asks whether to track what is drawn, without which it saves nothing."""
     dist = packages.fetched(packages.OHIF) / "dist"
     settings = f"window.config = {json.dumps({**_SETTINGS, 'disableConfirmationPrompts': not tracks})};"
-    with Site(
-        {"/": dist}, pages={"/app-config.js": settings}, archive_port=orthanc.http_port, start="index.html"
-    ) as site:
-        yield Ohif(browser, site, orthanc)
+    with site(
+        {"/": dist}, pages={"/app-config.js": settings}, archive_port=orthanc.http_port, start=dist / "index.html"
+    ) as address:
+        yield Ohif(browser, address, orthanc)

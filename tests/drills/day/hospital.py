@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, cast
 
@@ -24,7 +24,7 @@ from node.jobs.managing import retry_all
 from tests.drills.chaos import archives, night, verdict
 from tests.drills.day import alerts, course
 from tests.drills.day.course import Event, Kind, Plan
-from tests.drills.day.growth import Compared
+from tests.drills.soak import is_flat
 from tests.support import films, peers
 from tests.support.processes import Vitals, vitals_of
 from tests.support.prometheus import Pace, Prometheus, run_prometheus
@@ -85,11 +85,12 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
             repeated = _counted(node, 'cxr_instances_total{outcome="repeated"}')
             exit_code = node.stop()
     arrived = archives.judge_own(archive, day.ward.acknowledged, excused=2 * night.IN_HAND * len(plan.outages))
-    memory = day.growth()
+    before, after = day.compared()
+    growth = after.resident_kib / before.resident_kib - 1.0
     corrected = len(day.ward.corrections)
-    is_good = arrived.passed and is_idle and exit_code == 0 and memory.is_flat(plan)
+    is_good = arrived.passed and is_idle and exit_code == 0 and growth <= plan.most_growth
     is_followed = followed == corrected == sum(event.kind is Kind.CORRECTION for event in day.events)
-    is_kept = is_good and is_followed and repeated == day.ward.again
+    is_kept = is_good and is_flat(before, after, room=plan.room) and is_followed and repeated == day.ward.again
     return {
         "passed": is_kept and fired.passed,
         "kept": is_kept,
@@ -102,7 +103,8 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
         "corrections": corrected,
         "corrections_followed": followed,
         "idle_at_the_end": is_idle,
-        "memory": memory.figures(),
+        "memory_growth": round(growth, 4),
+        "before_and_after": [asdict(before), asdict(after)],
         "scrapes_failed": scrapes_failed,
         "alerts": fired.times,
         "alerts_missing": fired.missing,
@@ -147,10 +149,10 @@ class Day:
         for work in works:
             work.result()
 
-    def growth(self) -> Compared:
-        """Compare what the process needed in the two parts of equal load."""
-        before, after = (self._median(hour) for hour in self._plan.compared)
-        return Compared(before=before, after=after)
+    def compared(self) -> tuple[Vitals, Vitals]:
+        """Return what the process needed in the two parts of equal load, by medians."""
+        before, after = self._plan.compared
+        return self._median(before), self._median(after)
 
     def is_followed(self, correction: Correction) -> bool:
         """Whether the archive has a report after a correction, and the node tells it of the finding."""

@@ -1,15 +1,14 @@
 """Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
 
     python -m tests.drills.sweep [--phantoms 250] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
-                          [--corrections]
 
 Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by patterns that share nothing with
 `language`, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
 zone, and a finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else.
 Sentences that do not leave are counted by reason. Answers must agree with the report; nothing may be present without a
-measured threshold; unknown words get no box. With `--corrections` findings of each film are corrected as a reader would
-(`corrections`). The last line is one JSON object with `passed`.
+measured threshold; unknown words get no box. Findings of each film are corrected as a reader would (`corrections`). The
+last line is one JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -54,7 +53,6 @@ def main(words: Sequence[str] | None = None) -> int:
         help="take only films of patients that one of these files names, a patient a line "
         "(models/lab/training/validation)",
     )
-    parser.add_argument("--corrections", action="store_true", help="correct findings of each film, too")
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
     arguments = parser.parse_args(words)
     sources: list[tuple[str, Trusted, Films]] = []
@@ -68,9 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
     with progress.on(sys.stderr) as say:
         for name, by_default, films in sources:
             for trusted in (by_default, "any"):
-                found = run(
-                    arguments.model, trusted, films, name=name, say=say, corrects=arguments.corrections
-                ).figures()
+                found = run(arguments.model, trusted, films, name=name, say=say).figures()
                 figures[f"{name}, {trusted}"] = found
                 say(json.dumps({f"{name}, {trusted}": found}))
     passed = bool(figures) and all(each["passed"] for each in figures.values())
@@ -78,10 +74,8 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0 if passed else 1
 
 
-def run(
-    model: Path, trusted: Trusted, films: Films, *, name: str, say: progress.ProgressReport, corrects: bool = False
-) -> Swept:
-    """Sweep over films; trusted: which thresholds may call a finding present; corrects: correct findings, too."""
+def run(model: Path, trusted: Trusted, films: Films, *, name: str, say: progress.ProgressReport) -> Swept:
+    """Sweep over films; trusted: which thresholds may call a finding present."""
     asked = prompts.load("chexpert14")
     reader: RadiographReader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
     sweep = Sweep(
@@ -89,7 +83,6 @@ def run(
         prompts=asked,
         measured=measured_on(model, trusted, asked),
         lowest=lowest_of(model, trusted, asked),
-        corrects=corrects,
     )
     swept = Swept()
     for number, (film, image) in enumerate(films.images(reader), 1):

@@ -71,14 +71,12 @@ class Sweep:
     """A reader, its prompts, and the findings whose thresholds were measured on such films.
 
     lowest: as in `said.lowest_of`
-    corrects: whether findings of each film are corrected, too
     """
 
     reader: RadiographReader
     prompts: PromptSet
     measured: frozenset[str]
     lowest: Mapping[str, float]
-    corrects: bool = False
 
     def look(self, name: str, image: Radiograph, swept: Swept, *, header: FilmHeader | None = None) -> None:
         """Read a film and ask about it; note what is wrong. header: what is known of view and age."""
@@ -97,15 +95,14 @@ class Sweep:
             *(f"words: {fault}" for fault in said.objections(film, self.lowest, swept.words)),
             *incomplete(film, self.measured),
             *self._unknown(image),
-        ]
-        if self.corrects:
-            objections += corrections.objections(
+            *corrections.objections(
                 film,
                 self.prompts,
                 lambda box: side_of_box(box, image.framing.about(film.middle)),
                 regions=reading.regions,
                 number=swept.films,
-            )
+            ),
+        ]
         for question, fault in self._questions(image, film, swept.films):
             swept.questions += 1
             swept.agreed += fault is None

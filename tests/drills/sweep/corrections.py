@@ -1,32 +1,27 @@
-"""What a reader's correction changes on films that were read: the finding, what follows from it, and nothing else.
+"""What a reader's correction leaves on films that were read: no word against it, and the first answer once taken back.
 
 On each film a reported finding is rejected, accepted (rather one to be reviewed), has a box moved and its sentence
-reworded, and one that is not reported is added. What may follow stands in `node.outputs.corrected_film`. Findings and
-sentences are compared before and after, and a correction that is taken back must restore the first answer.
+reworded, and one that is not reported is added. That nothing else changes is tried in
+`tests/node/outputs/test_corrections.py`.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from language.labels import RuleLabeler
-from language.sentences import unstated
 from models.contract import Box, FindingState
 from node.domain import Film, Finding
 from node.outputs import wording
-from node.outputs.corrected_film import CORRECTED, SideOf, correct
+from node.outputs.corrected_film import SideOf, correct
 from node.prompt_set import PromptSet
 from node.store.correction import Correction, CorrectionKind
 from tests.drills.sweep import patterns
 from tests.support import samples
 
 _AT: Final = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
-_LABELER: Final = RuleLabeler()
 
 
 def objections(
@@ -46,15 +41,10 @@ def objections(
             text="",
             withdraws=new.id,
         )
-        found = [
-            *_states(film, after, new),
-            *_stale(after),
-            *_sentences(film, after, new, prompts),
-            *(f"patterns: {fault}" for fault in patterns.contradictions_of(after, regions)),
-        ]
+        for fault in patterns.contradictions_of(after, regions):
+            yield f"{new.kind} {new.prompt}: patterns: {fault}"
         if correct(film, [new, withdrawal], prompts=prompts, side_of=side_of) != film:
-            found.append("taken back, the answer is another")
-        yield from (f"{new.kind} {new.prompt}: {fault}" for fault in found)
+            yield f"{new.kind} {new.prompt}: taken back, the answer is another"
 
 
 def chosen(film: Film, number: int, prompts: PromptSet) -> Iterator[Correction]:
@@ -106,72 +96,3 @@ def _made(
         tracking_uid=tracking_uid,
         text=text,
     )
-
-
-def _states(before: Film, after: Film, new: Correction) -> Iterator[str]:
-    for old, now in zip(before.findings, after.findings, strict=True):
-        if old.prompt != new.prompt:
-            if replace(old, sentence=None) != replace(now, sentence=None):
-                yield f"{old.prompt} changed, too"
-        elif new.kind is CorrectionKind.REWORD:
-            if replace(old, sentence=None) != replace(now, sentence=None):
-                yield "is another finding, too"
-            if now.sentence is None or after.sentences[now.sentence].text != new.text:
-                yield "has not the words of the reader"
-        else:
-            yield from _judged(old, now, new)
-
-
-def _judged(old: Finding, now: Finding, new: Correction) -> Iterator[str]:
-    """Compare a finding before and after a correction of its state or of its boxes."""
-    expected = FindingState.ABSENT if new.kind is CorrectionKind.REJECT else FindingState.PRESENT
-    if now.state is not expected:
-        yield f"is {now.state}"
-    if now.reader is None:
-        yield "does not say that a reader spoke"
-    if now.contradiction is not None:
-        yield "is contradicted by the network"
-    if (new.box in [found.box for found in now.boxes]) != (new.box is not None):
-        yield "has not the box of the reader"
-    if new.kind is CorrectionKind.ACCEPT and now.boxes != old.boxes:
-        yield "has other boxes"
-    if (now.sentence is None) != (expected is FindingState.ABSENT):
-        yield "has no sentence" if now.sentence is None else "has a sentence"
-
-
-def _stale(after: Film) -> Iterator[str]:
-    """Object to the sentence of a finding that is present and that asks for a review of it."""
-    for finding in after.in_state(FindingState.PRESENT):
-        text = "" if finding.sentence is None else after.sentences[finding.sentence].text
-        if text != unstated(text):
-            yield f"{finding.prompt} is present, and is to be reviewed: {text}"
-
-
-def _names(text: str, key: str) -> bool:
-    return key in _LABELER.label(text) or re.search(patterns.NAMES.get(key, "(?!)"), text.lower()) is not None
-
-
-def _sentences(before: Film, after: Film, new: Correction, prompts: PromptSet) -> Iterator[str]:
-    """Compare sentences: only those that name the finding may be gone, and for a gone one a rule may speak."""
-    spoken, now = (Counter((said.prompt, unstated(said.text)) for said in film.sentences) for film in (before, after))
-    withheld = Counter((said.prompt, unstated(said.text)) for said in after.withheld if said.reason == CORRECTED)
-    gone, come = spoken - now, now - spoken
-    for prompt, text in gone:
-        if prompt != new.prompt and not _concerns(text, new, prompts):
-            yield f"withheld without a reason: {text}"
-        if not withheld[prompt, text] and prompt != new.prompt:
-            yield f"lost: {text}"
-    for prompt, text in come:
-        if prompt != new.prompt and all(prompt != other for other, _ in gone):
-            yield f"said anew: {text}"
-    is_gone = new.kind is CorrectionKind.REJECT
-    for said in after.sentences:
-        mark = _LABELER.label(said.text).get(new.prompt)
-        if mark is not None and (mark == "negative") != is_gone:
-            yield f"{said.prompt} says: {said.text}"
-
-
-def _concerns(text: str, new: Correction, prompts: PromptSet) -> bool:
-    """Say whether a sentence may have to go: it names the finding, or calls normal what now holds one."""
-    calls_normal = new.box is not None and patterns.calls_normal(text)
-    return _names(text, new.prompt) or calls_normal or prompts[new.prompt].phrases[0].lower() in text.lower()

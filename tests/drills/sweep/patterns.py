@@ -132,8 +132,3 @@ def _share_inside(box: Box, region: Box) -> float:
     width = min(box.right, region.right) - max(box.left, region.left)
     height = min(box.bottom, region.bottom) - max(box.top, region.top)
     return max(width, 0) * max(height, 0) / ((box.right - box.left) * (box.bottom - box.top))
-
-
-def calls_normal(text: str) -> bool:
-    """Say whether a sentence calls something normal."""
-    return _NORMAL.search(text.lower()) is not None

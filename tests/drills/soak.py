@@ -1,41 +1,177 @@
-"""What calls a node: films and laterals, known ones and new ones, and everything that is not a caller at all.
+"""Runnable: ten callers at once, good and bad, for as long as asked: what a node needs must not grow.
 
-Each way takes one connection, and some leave it half-open for a while: a node must get rid of it by itself.
+    python -m tests.drills.soak [--minutes 30] [--seed N]
+
+Some load to warm up, a rest, the load that counts, a rest; then what the node needs is compared. Each way to call takes
+one connection, and some leave it half-open for a while: a node must get rid of it by itself. The last line is one JSON
+object with `passed`.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import itertools
+import json
 import random
 import socket
 import struct
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
+from statistics import median
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from pydicom.dataset import Dataset
-from pydicom.uid import UID
 from pynetdicom import AE, build_context
-from pynetdicom.pdu import A_ASSOCIATE_RQ
-from pynetdicom.pdu_primitives import A_ASSOCIATE, ImplementationClassUIDNotification, MaximumLengthNotification
 
-from tests.support import films, peers
+from models import progress
+from models.progress import ProgressReport
+from node.commands import operate
+from node.config import Settings
+from tests.drills.chaos.night import wait_until_idle
+from tests.support import films, pdus, peers
+from tests.support.processes import Vitals, vitals_of
+from tests.support.service import Service, settings_for
 
+MOST_GROWTH = 0.05
+ROOM = 32
+"""A good deal less than the calls of each way in half an hour."""
 CALLER = "TESTER"
+CALLERS: Final = 10
+_IDLE_SECONDS: Final = 3.0
+_REST_LIMIT_SECONDS: Final = 120.0
+_MOST_BEHIND: Final = 20
+_SAMPLE_SECONDS: Final = 0.5
+_STEADY_SECONDS: Final = 3.0
+_MORE_CALLS_LIMIT_SECONDS: Final = 120.0
 _LONGEST_HOLD_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _STUBBORN = 0.1
 _LIMIT_SECONDS = 90.0
-_APPLICATION_CONTEXT = "1.2.840.10008.3.1.1.1"
 
 _NUMBERS = itertools.count(1)
 """Of the calls of all `Callers` of a process: what is new has a number, and so a UID, that no earlier call had."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.drills.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    arguments = parser.parse_args()
+    seconds = arguments.minutes * 60.0
+    plan = Shift(
+        warm_up_seconds=min(seconds / 10, 120.0),
+        seconds=seconds,
+        most_growth=MOST_GROWTH,
+        room=ROOM,
+        seed=arguments.seed,
+    )
+    with tempfile.TemporaryDirectory() as folder, progress.on(sys.stdout) as say:
+        figures = run(plan, Path(folder), say=say)
+    sys.stdout.write(json.dumps(figures) + "\n")
+    return 0 if figures["passed"] else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """How long the load lasts, at least, and how much may grow.
+
+    most_growth: of the memory, from the second third of the load to its last
+    room: threads, and descriptors, by which the engine's pools may still grow after the warm-up; they have a largest
+        size. Every way to call is gone oftener than that, so one that leaves something behind is found.
+    """
+
+    warm_up_seconds: float
+    seconds: float
+    most_growth: float
+    room: int
+    seed: int
+
+
+def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]:
+    """Work one shift; the figures, with `passed`."""
+    with peers.ReceivingArchive() as archive:
+        plain = settings_for(folder / "node", archive_port=archive.port, callers=(CALLER,))
+        settings = replace(plain, listener=replace(plain.listener, idle_seconds=_IDLE_SECONDS))
+        with Service(settings) as node:
+            samples: list[Vitals] = []
+
+            def load(stage: str, seconds: float, *, seed: int, calls: int) -> Callers:
+                began = time.monotonic()
+                with Callers(port=node.dicom_port, count=CALLERS, seed=seed) as callers:
+                    while (passed := time.monotonic() - began) < seconds or callers.fewest < calls:
+                        if passed > seconds + _MORE_CALLS_LIMIT_SECONDS:
+                            break
+                        say(stage, min(int(passed), int(seconds)), int(seconds))
+                        samples.append(vitals_of(node.pid))
+                        callers.is_behind = unread(settings) > _MOST_BEHIND
+                        time.sleep(_SAMPLE_SECONDS)
+                wait_until_idle(settings, patience_seconds=_REST_LIMIT_SECONDS)
+                return callers
+
+            # As many calls as under load: what pools keep open depends on how many come at once.
+            load("warming up", shift.warm_up_seconds, seed=shift.seed, calls=shift.room + 1)
+            before = at_rest(node.pid)
+            samples.clear()
+            callers = load("under load", shift.seconds, seed=shift.seed + CALLERS, calls=shift.room + 1)
+            after = at_rest(node.pid)
+            exit_code = node.stop()
+    grown, is_thorough = growth(samples), callers.fewest > shift.room
+    is_good = (
+        grown <= shift.most_growth and is_flat(before, after, room=shift.room) and is_thorough and not callers.failures
+    )
+    return {
+        "passed": is_good and exit_code == 0,
+        "seed": shift.seed,
+        "memory_growth": round(grown, 4),
+        "most_memory_growth": shift.most_growth,
+        "at_rest_before": asdict(before),
+        "at_rest_after": asdict(after),
+        "calls": dict(callers.calls),
+        "unexpected": callers.failures,
+        "exit_code": exit_code,
+    }
+
+
+def unread(settings: Settings) -> int:
+    """How many studies a node has not finished."""
+    studies = operate.status(settings)["studies"]
+    return studies["receiving"] + studies["reading"]
+
+
+def growth(samples: Sequence[Vitals]) -> float:
+    """Return the memory of the last third of the samples over that of the second, by their medians, less one."""
+    third = len(samples) // 3
+    second, last = (
+        median(sample.resident_kib for sample in part) for part in (samples[third : 2 * third], samples[2 * third :])
+    )
+    return last / second - 1.0
+
+
+def is_flat(before: Vitals, after: Vitals, *, room: int) -> bool:
+    """Whether a process that has nothing to do holds no more threads and descriptors than it did, pools aside."""
+    return after.threads <= before.threads + room and after.descriptors <= before.descriptors + room
+
+
+def at_rest(pid: int) -> Vitals:
+    """Wait until the process has held the same threads and descriptors for a while, however long its timeouts are."""
+    end, since, last = time.monotonic() + _REST_LIMIT_SECONDS, time.monotonic(), vitals_of(pid)
+    while time.monotonic() - since < _STEADY_SECONDS and time.monotonic() < end:
+        time.sleep(_SAMPLE_SECONDS)
+        now = vitals_of(pid)
+        if (now.threads, now.descriptors) != (last.threads, last.descriptors):
+            since = time.monotonic()
+        last = now
+    return last
 
 
 class Callers:
@@ -192,20 +328,10 @@ def _thumbnail() -> Dataset:
 
 
 def _request() -> bytes:
-    """An association request as bytes (PS3.8 9.3.2)."""
-    film, primitive = _thumbnail(), A_ASSOCIATE()
-    primitive.application_context_name = _APPLICATION_CONTEXT
-    primitive.calling_ae_title, primitive.called_ae_title = CALLER, "CHEX"
-    context = build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)
-    context.context_id = 1
-    primitive.presentation_context_definition_list = [context]
-    length, implementation = MaximumLengthNotification(), ImplementationClassUIDNotification()
-    length.maximum_length_received = 16384
-    implementation.implementation_class_uid = UID("1.2.3.4")
-    primitive.user_information = [length, implementation]
-    request = A_ASSOCIATE_RQ()
-    request.from_primitive(primitive)
-    return request.encode()
+    """An association request for the film, as bytes."""
+    film = _thumbnail()
+    syntax = film.file_meta.TransferSyntaxUID.encode()
+    return pdus.request(contexts=pdus.context(1, film.SOPClassUID.encode(), [syntax]))
 
 
 def _say(port: int, content: bytes, draw: random.Random, *, afterwards: bytes = b"") -> str | None:
@@ -223,3 +349,7 @@ def _say(port: int, content: bytes, draw: random.Random, *, afterwards: bytes = 
         if draw.random() < 0.5:  # a reset instead of an orderly end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
