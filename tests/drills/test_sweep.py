@@ -107,20 +107,10 @@ def test_words_that_go_too_far_are_found(text: str, state: FindingState, by: By,
     spoken = replace(film.findings[0], sentence=0)
     film = replace(film, findings=(spoken, film.findings[1]), sentences=(replace(film.sentences[0], by=by),))
 
-    found = list(words.objections(film, {}, Words()))
+    found = list(words.objections(film, Words()))
 
     assert bool(found) == (fault is not None)
     assert fault is None or any(fault in objection for objection in found)
-
-
-@pytest.mark.parametrize(
-    ("near", "probability", "is_wrong"),
-    [(False, 0.04, False), (True, 0.46, False), (False, 0.46, True), (True, 0.04, True)],
-)
-def test_near_is_compared_with_the_numbers(near: bool, probability: float, is_wrong: bool) -> None:
-    film = samples.film(findings=(replace(samples.absent(), near=near, probability=probability),), sentences=False)
-
-    assert bool(list(words.objections(film, {"pneumothorax": 0.5}, Words()))) is is_wrong
 
 
 def test_the_patterns_know_every_finding() -> None:

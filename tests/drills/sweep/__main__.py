@@ -5,10 +5,9 @@
 Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by patterns that share nothing with
 `language`, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
-zone, and a finding to be reviewed says so. "Came near" and "wide heart" stand where they are true, and nowhere else.
-Sentences that do not leave are counted by reason. Answers must agree with the report; nothing may be present without a
-measured threshold; unknown words get no box. Findings of each film are corrected as a reader would (`corrections`). The
-last line is one JSON object with `passed`.
+zone, and a finding to be reviewed says so. Sentences that do not leave are counted by reason. Answers must agree with
+the report; nothing may be present without a measured threshold; unknown words get no box. Findings of each film are
+corrected as a reader would (`corrections`). The last line is one JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from node.read import prompts
 from node.read.model import RadiographReader, open_reader
 from tests.drills.sweep.checks import Sweep, Swept, measured_on
 from tests.drills.sweep.films import Films, of_file, of_phantoms
-from tests.drills.sweep.said import lowest_of
 
 FIRST_SEED: Final = 2_000_000
 
@@ -78,16 +76,11 @@ def run(model: Path, trusted: Trusted, films: Films, *, name: str, say: progress
     """Sweep over films; trusted: which thresholds may call a finding present."""
     asked = prompts.load("chexpert14")
     reader: RadiographReader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
-    sweep = Sweep(
-        reader=reader,
-        prompts=asked,
-        measured=measured_on(model, trusted, asked),
-        lowest=lowest_of(model, trusted, asked),
-    )
+    sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked))
     swept = Swept()
     for number, (film, image) in enumerate(films.images(reader), 1):
         known = len(swept.faults)
-        sweep.look(film, image, swept, header=films.header_of(film))
+        sweep.look(film, image, swept)
         for fault in swept.faults[known:]:
             say(f"{name}, {trusted}: {fault}")
         say(f"{name}, {trusted}", number, films.count)

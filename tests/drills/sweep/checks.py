@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -10,11 +10,9 @@ from typing import Final
 from models.contract import FindingState, PromptKind, Question
 from models.decisions import PHANTOMS
 from models.manifest import read_manifest
-from node.dicom.film_header import FilmHeader
 from node.domain import Film, Finding
 from node.outputs import wording
 from node.prompt_set import PromptSet
-from node.read import cardiothoracic
 from node.read.decoding import Radiograph
 from node.read.decoding import side_of as side_of_box
 from node.read.film import film_of
@@ -68,21 +66,16 @@ class Swept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A reader, its prompts, and the findings whose thresholds were measured on such films.
-
-    lowest: as in `said.lowest_of`
-    """
+    """A reader, its prompts, and the findings whose thresholds were measured on such films."""
 
     reader: RadiographReader
     prompts: PromptSet
     measured: frozenset[str]
-    lowest: Mapping[str, float]
 
-    def look(self, name: str, image: Radiograph, swept: Swept, *, header: FilmHeader | None = None) -> None:
-        """Read a film and ask about it; note what is wrong. header: what is known of view and age."""
+    def look(self, name: str, image: Radiograph, swept: Swept) -> None:
+        """Read a film and ask about it; note what is wrong."""
         reading = self.reader.read(image, self.prompts)
-        ratio = reading.ratio if header is None else cardiothoracic.describe(reading.ratio, header, None)
-        film = film_of(reading, image, self.prompts, source="1.2.3", model=self.reader.identity, ratio=ratio)
+        film = film_of(reading, image, self.prompts, source="1.2.3", model=self.reader.identity, ratio=reading.ratio)
         reported = wording.reported(film)
         swept.films += 1
         swept.sentences += len(film.sentences)
@@ -92,7 +85,7 @@ class Sweep:
         )
         objections = [
             *(f"patterns: {fault}" for fault in patterns.contradictions_of(film, reading.regions)),
-            *(f"words: {fault}" for fault in said.objections(film, self.lowest, swept.words)),
+            *(f"words: {fault}" for fault in said.objections(film, swept.words)),
             *incomplete(film, self.measured),
             *self._unknown(image),
             *corrections.objections(

@@ -10,13 +10,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import numpy.typing as npt
-from pydicom.dataset import Dataset
 
 from models.contract import Box
 from models.lab.lines import patient_of
 from models.lab.phantoms import phantom
 from models.lab.training.split import HeldOut
-from node.dicom.film_header import FilmHeader, parse_header
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import RadiographReader
@@ -26,14 +24,10 @@ Picture = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Films:
-    """Films by name, made or read one by one; each is upright and tells its sides.
-
-    header_of: what is known of view and age, once the picture was yielded; None if nothing
-    """
+    """Films by name, made or read one by one; each is upright and tells its sides."""
 
     count: int
     pictures: Callable[[], Iterator[tuple[str, Picture]]]
-    header_of: Callable[[str], FilmHeader | None] = lambda _name: None
 
     def images(self, reader: RadiographReader) -> Iterator[tuple[str, Radiograph]]:
         """Yield each film as the node's decoder would."""
@@ -53,16 +47,13 @@ class Films:
 
 
 def of_phantoms(first: int, count: int) -> Films:
-    """Draw phantoms of consecutive seeds, all of them adults."""
-    headers: dict[str, FilmHeader] = {}
+    """Draw phantoms of consecutive seeds."""
 
     def pictures() -> Iterator[tuple[str, Picture]]:
         for seed in range(first, first + count):
-            film = phantom(seed, side=224)
-            headers[f"phantom {seed}"] = _header(film.view, "50")
-            yield f"phantom {seed}", film.pixels
+            yield f"phantom {seed}", phantom(seed, side=224).pixels
 
-    return Films(count=count, pictures=pictures, header_of=headers.get)
+    return Films(count=count, pictures=pictures)
 
 
 def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> Films:
@@ -74,7 +65,6 @@ def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> 
     films = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     taken = [film for film in films if not held_out or any(patient_of(film) in part for part in held_out)]
     names = [film["file"] for film in taken][::every]
-    headers = {film["file"]: _header(film.get("view", ""), film.get("age", "")) for film in taken}
 
     def pictures() -> Iterator[tuple[str, Picture]]:
         for name in names:
@@ -83,15 +73,7 @@ def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> 
                 raise FileNotFoundError(f"{path.parent / name} is no picture")
             yield name, np.asarray(picture, dtype=np.uint8)
 
-    return Films(count=len(names), pictures=pictures, header_of=headers.get)
-
-
-def _header(view: str, years: str) -> FilmHeader:
-    """Make the header that a film of this view and age would have."""
-    dataset = Dataset()
-    dataset.ViewPosition = view
-    dataset.PatientAge = f"{int(years):03d}Y" if years else ""
-    return parse_header(dataset)
+    return Films(count=len(names), pictures=pictures)
 
 
 def of_picture(picture: Picture, *, count: int) -> Films:

@@ -1,26 +1,20 @@
-"""What the words about a film may not do: go beyond what was decided, located and measured. Counted, and objected to.
+"""What the words about a film may not do: go beyond what was decided and located. Counted, and objected to.
 
-Shares no rule with `language`: a few expressions over whole sentences, the numbers of the manifest, and the evidence.
+Shares no rule with `language`: a few expressions over whole sentences, and the evidence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
-from models.contract import FindingState, PromptKind
-from models.manifest import read_manifest
+from models.contract import FindingState
 from node.domain import Film, Finding, Note
-from node.outputs import impression, report_txt, wording
-from node.prompt_set import PromptSet
+from node.outputs import impression
 from tests.support import samples
 
-NEAR: Final = 0.05
-WIDE: Final = 60
-"""A ratio in hundredths from which the heart is wide."""
 _ZONE: Final = re.compile(r"\b(upper|mid|lower) (?:lung )?zones?\b|\b(apex|hilum)\b")
 _DENIAL: Final = re.compile(
     r"\b(no|not|without|absent|absence|never|neither|nor|none|free of|excluded|resolved)\b|"
@@ -38,19 +32,14 @@ _ASSERTS: Final = re.compile(r"^There (is|are)\b")
 class Words:
     """Counts over films.
 
-    withheld: sentences by reason; wide_hearts: ratios of 0.60 and more by objection, "comparable" without one
+    withheld: sentences by reason
     other_zones: of the network's sentences, those that name a zone where the impression names none, or more than that
-    unsaid: wide hearts without a word on the heart, as `wide_hearts`
     """
 
     by_rule: int = 0
     reviewed: int = 0
     other_zones: int = 0
-    nothing_reported: int = 0
-    near: int = 0
     withheld: dict[str, int] = field(default_factory=dict)
-    wide_hearts: dict[str, int] = field(default_factory=dict)
-    unsaid: dict[str, int] = field(default_factory=dict)
 
     def figures(self) -> dict[str, object]:
         """The counts."""
@@ -58,31 +47,17 @@ class Words:
             "sentences_by_rule": self.by_rule,
             "findings_to_review": self.reviewed,
             "network_names_other_zone": self.other_zones,
-            "nothing_reported": self.nothing_reported,
-            "of_these_near": self.near,
             "withheld": dict(sorted(self.withheld.items())),
-            "wide_hearts": dict(sorted(self.wide_hearts.items())),
-            "wide_hearts_unsaid": dict(sorted(self.unsaid.items())),
         }
 
 
-def lowest_of(model: Path, population: str, prompts: PromptSet) -> dict[str, float]:
-    """Read from the manifest from which probability each finding is reported; those that are left out are missing."""
-    decisions = read_manifest(model).decisions
-    decisions = decisions.on_phantoms() if population == "phantoms" else decisions
-    keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
-    return {key: decisions.lower(key) for key in keys if not decisions.leaves_out(key)}
-
-
-def objections(film: Film, lowest: Mapping[str, float], words: Words) -> Iterator[str]:
-    """Yield what the words about a film say too much or leave out, and count."""
+def objections(film: Film, words: Words) -> Iterator[str]:
+    """Yield what the words about a film say too much, and count."""
     for withheld in film.withheld:
         words.withheld[withheld.reason] = words.withheld.get(withheld.reason, 0) + 1
     yield from _of_network(film, words)
     for finding in film.findings:
         yield from _of_finding(film, finding, words)
-    yield from _of_nothing(film, lowest, words)
-    yield from _of_heart(film, words)
 
 
 def _of_network(film: Film, words: Words) -> Iterator[str]:
@@ -128,39 +103,3 @@ def _line_of(finding: Finding) -> str:
 def _lies_in(zone: str | None, named: set[str]) -> bool:
     spelled = {"apex": "apical", "hilum": "hilar"}
     return all(f"_{spelled.get(word, word)}_" in f"_{zone}_" for word in named)
-
-
-def _of_nothing(film: Film, lowest: Mapping[str, float], words: Words) -> Iterator[str]:
-    """Object to "came near" in any text, if a finding came near, or to its lack."""
-    if wording.reported(film):
-        return
-    near = [
-        finding.prompt
-        for finding in film.findings
-        if finding.prompt in lowest and (finding.probability or 0.0) > lowest[finding.prompt] - NEAR
-    ]
-    words.nothing_reported += 1
-    words.near += bool(near)
-    for text in (*impression.of_film(film), report_txt.render(samples.report(film)), *wording.nothing_in_short(film)):
-        if re.search(r"No prompted finding (came )?near", text) and near:
-            yield f"nothing came near, it is said, but {', '.join(near)} did: {text[:120]}"
-    if not near and not wording.nothing_reported(film).startswith("No prompted finding came near"):
-        yield f"something came near, it is said: {wording.nothing_reported(film)}"
-
-
-def _of_heart(film: Film, words: Words) -> Iterator[str]:
-    ratio = film.ratio
-    is_said = any("wide heart" in line.lower() for line in impression.of_film(film))
-    if ratio is None or ratio.hundredths < WIDE:
-        if is_said:
-            yield "a heart is called wide whose ratio is below 0.60"
-        return
-    reason = "comparable" if ratio.objection is None else str(ratio.objection)
-    words.wide_hearts[reason] = words.wide_hearts.get(reason, 0) + 1
-    if is_said and ratio.objection is not None:
-        yield f"a heart is called wide whose ratio is not comparable ({reason})"
-    of_heart = [finding for finding in wording.reported(film) if finding.prompt == "cardiomegaly"]
-    if not is_said and not of_heart:
-        words.unsaid[reason] = words.unsaid.get(reason, 0) + 1
-    if not is_said and ratio.objection is None:
-        yield "nothing is said of a wide heart whose ratio is comparable"
