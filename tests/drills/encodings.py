@@ -5,7 +5,7 @@
 A whole film and small ones of 8 to 16 bits, of odd and even sizes, in one and several fragments, with and without a
 table of offsets, with markers that are padded with fill bytes. Each is decoded as in a node, with all that may refuse
 it. A lossless one must give the pixels that were encoded, a lossy one those that a decoder of others gives. What the
-encoder or that decoder does not take is counted as `not_made`. Some minutes.
+encoder or that decoder does not take is counted as `not made`. Some minutes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -55,6 +54,7 @@ from models import progress
 from models.progress import ProgressReport
 from node.errors import Undecodable
 from node.read import decoding
+from tests.drills.fuzz import Tally
 from tests.support import films, peers
 
 Pixels = npt.NDArray[np.integer]
@@ -96,33 +96,6 @@ class Encoder:
     bits: range
     encode: Callable[[Dataset], Dataset]
     other: Callable[[Path, Path], None] | None = None
-
-
-@dataclass(kw_only=True)
-class Tally:
-    """What came of the films; faults: of each film that is not read as it should be."""
-
-    read: Counter[str] = field(default_factory=Counter)
-    not_made: Counter[str] = field(default_factory=Counter)
-    lengths: Counter[str] = field(default_factory=Counter)
-    faults: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def passed(self) -> bool:
-        """Whether every good film was read."""
-        return not self.faults and bool(self.read)
-
-    @property
-    def figures(self) -> dict[str, object]:
-        """The figures, for the last line."""
-        return {
-            "passed": self.passed,
-            "films": sum(self.read.values()) + len(self.faults),
-            "read": dict(sorted(self.read.items())),
-            "not_made": dict(sorted(self.not_made.items())),
-            "codestreams": dict(sorted(self.lengths.items())),
-            "faults": self.faults,
-        }
 
 
 def source(bits: int, rows: int, columns: int, *, signed: bool = False) -> Dataset:
@@ -420,17 +393,17 @@ def _try(case: Case, tally: Tally, folder: Path) -> None:
             encoder.other(path, plain)
         expected = decoding.stored_picture(plain).indices
     except (NotMade, Undecodable, ValueError, RuntimeError, OSError) as error:  # whatever an encoder says
-        tally.not_made[f"{label}: {getattr(error, 'reason', type(error).__name__)}"] += 1
+        tally.counts[f"not made: {label}: {getattr(error, 'reason', type(error).__name__)}"] += 1
         return
     frame = next(generate_frames(encoded.PixelData, number_of_frames=1))
-    tally.lengths["odd" if len(frame.rstrip(b"\0")) % 2 else "even"] += 1
+    tally.counts["odd codestreams" if len(frame.rstrip(b"\0")) % 2 else "even codestreams"] += 1
     ways = wrappings(encoded)
     names = list(ways) if turn is None else ["as written", list(ways)[1 + turn % (len(ways) - 1)]]
     for name in names:
         path.write_bytes(films.file_bytes(ways[name]()))
         fault = _fault(path, expected, 0 if encoder.other is None else _ROUNDING)
         if fault is None:
-            tally.read[encoder.name] += 1
+            tally.counts.update(["films read", f"read: {encoder.name}"])
         else:
             tally.faults[f"{label}, {film.Rows} x {film.Columns}, {name}"] = fault
 
@@ -458,6 +431,7 @@ def main() -> int:
     with progress.on(sys.stdout) as say:
         chosen = [encoder for encoder in encoders() if encoder.name.startswith(arguments.only)]
         tally = run(all_cases(chosen), say)
+        tally.lacks("films read")
     sys.stdout.write(json.dumps({**tally.figures, "seconds": round(monotonic() - begun)}) + "\n")
     return 0 if tally.passed else 1
 

@@ -122,9 +122,9 @@ def run(flood: Flood, folder: Path, *, say: ProgressReport) -> dict[str, object]
             numbers = iter(range(10**9))
             kept = http.client.HTTPConnection(LOOPBACK, node.http_port, timeout=_PATIENCE_SECONDS)
             with (
-                _repeating(lambda: _probe(node.http_port), every_seconds=0.25) as probes,
-                _repeating(lambda: _scrape(kept), every_seconds=2.0) as scrapes,
-                _repeating(lambda: _send(node.dicom_port, next(numbers)), every_seconds=1.0) as sent,
+                repeating(lambda: _probe(node.http_port), every_seconds=0.25) as probes,
+                repeating(lambda: _scrape(kept), every_seconds=2.0) as scrapes,
+                repeating(lambda: _send(node.dicom_port, next(numbers)), every_seconds=1.0) as sent,
             ):
                 most = _watch(flood, node.pid, say)
             kept.close()
@@ -215,7 +215,7 @@ def _raise_limit(wanted: int) -> None:
 
 
 @contextmanager
-def _repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Probing]:
+def repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Probing]:
     """Ask again and again in a thread while the block runs, and note how long each answer took."""
     probing, closing = Probing(), threading.Event()
 
@@ -231,9 +231,11 @@ def _repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Pro
 
     thread = threading.Thread(target=go_on, daemon=True)
     thread.start()
-    yield probing
-    closing.set()
-    thread.join(timeout=60)
+    try:
+        yield probing
+    finally:
+        closing.set()
+        thread.join(timeout=60)
 
 
 def _probe(port: int) -> None:

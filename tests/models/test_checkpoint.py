@@ -22,7 +22,7 @@ from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES
 from tests.models.test_chex import SIZES
 from tests.paths import REPOSITORY
-from tests.support.mappings import mapped_kib
+from tests.support.processes import mapped_kib
 
 LAYOUT = REPOSITORY.parent / "shared" / "chex" / "state_dict_layout.json"
 

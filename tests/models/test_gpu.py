@@ -103,6 +103,18 @@ def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> Non
     assert len(ids) == 32
 
 
+@pytest.mark.parametrize("precision", [torch.float32, torch.float16])
+def test_a_captured_step_writes_what_steps_one_by_one_write(model: Path, precision: torch.dtype) -> None:
+    gpu = CudaGpu()
+    with gpu.working():
+        generator = load_network(model).generator.to(gpu.device, precision)
+        stepwise = StaticWriter(generator, max_length=24)
+        captured = StaticWriter(generator, max_length=24, repeatable=gpu.repeatable)
+        for count in (1, 8, 32):
+            given = gpu.put(features(read_manifest(model).sizes, count)).to(precision)
+            assert torch.equal(captured.write(given), stepwise.write(given))
+
+
 def test_no_token_makes_the_host_wait(model: Path) -> None:
     gpu = CudaGpu()
     generator = load_network(model).generator.to(gpu.device)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 def core_seconds(process: int) -> float:
@@ -32,6 +33,17 @@ def memory_mib(process: int) -> int:
             rollup = Path(f"/proc/{each}/smaps_rollup").read_text(encoding="ascii")
             total += int(rollup.split("\nPss:")[1].split()[0])
     return total // 1024
+
+
+def mapped_kib(path: Path, *, counted: Literal["Rss", "Size"]) -> int:
+    """KiB of a file that this process has mapped; Rss: those whose pages are in memory; Size: all."""
+    found, total = False, 0
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if line.endswith(f" {path}"):
+            found = True
+        elif found and line.startswith(f"{counted}:"):
+            found, total = False, total + int(line.split()[1])
+    return total
 
 
 def descriptors(process: int) -> int:

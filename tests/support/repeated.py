@@ -4,8 +4,7 @@
 
 Each phantom is read twice, cropped, turned, shifted and exposed a little differently. The first half chooses the error
 (`change`, which a manifest may state), the second half says how often findings are called changed with it: of the same
-phantom, where nothing changed, and of the next phantom, where the truth tells which findings are new or gone. Every
-reply and every comparison is read back (`replies`): none may say what the film's answer does not.
+phantom, where nothing changed, and of the next phantom, where the truth tells which findings are new or gone.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,24 +22,21 @@ from typing import Final
 import numpy as np
 
 from models import progress
-from models.contract import Box, ChangeError, FindingState, Side
+from models.contract import Box, ChangeError
 from models.decisions import PHANTOMS
 from models.lab.phantoms import phantom
 from models.lab.training.augment import vary
 from models.lab.training.stages import Augmentation
 from models.reading.tokenizers import VOCABULARIES
-from models.site_films import differences, error_of
-from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare, extents
-from node.answers.questions import Query, Topic
-from node.answers.replies import answer
-from node.domain import Film, FilmView, Finding
+from models.site_films import error_of
+from node.answers.comparison import Change, ComparedFinding, ReadFilm, compare
+from node.domain import Film, FilmView
 from node.prompt_set import PromptSet
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import film_of
 from node.read.framing import Framing
 from node.read.model import RadiographReader, open_reader
-from tests.support.spoken import PATHOLOGIES, REGIONS, misread
 
 SIDE: Final = 224
 AGAIN: Final = Augmentation(
@@ -82,11 +78,11 @@ def main() -> int:
             say("reading phantoms twice", number, arguments.phantoms)
     half = len(pairs) // 2
     error = error_of([pair.films for pair in pairs[:half]], population=PHANTOMS)
-    figures = {"change": asdict(error),
-               "chosen_on": describe(pairs[:half]),
-               "unchanged": called(reader, [pair.films for pair in pairs[half:]], error),
-               "changed": told_apart(reader, pairs[half:], error),
-               "replies": read_back(reader, pairs, error)}  # fmt: skip
+    figures = {
+        "change": asdict(error),
+        "unchanged": called(reader, [pair.films for pair in pairs[half:]], error),
+        "changed": told_apart(reader, pairs[half:], error),
+    }
     sys.stdout.write(json.dumps(figures, indent=1) + "\n")
     return 0
 
@@ -109,26 +105,6 @@ def read(
     return film_of(reading, image, asked, source=uid, model=reader.identity, view=FilmView(tag="PA"))
 
 
-def findings_of(pairs: Sequence[Pair]) -> Iterator[tuple[Finding, Finding]]:
-    """Yield each finding of each phantom, from both readings."""
-    for pair in pairs:
-        yield from zip(pair.films[0].findings, pair.films[1].findings, strict=True)
-
-
-def describe(pairs: Sequence[Pair]) -> dict[str, object]:
-    """Return how far apart the answers are, at several shares."""
-    grown, probable = differences([pair.films for pair in pairs])
-    both = [pair for pair in findings_of(pairs) if FindingState.ABSENT not in {pair[0].state, pair[1].state}]
-    return {
-        "extents": len(grown),
-        "extent": {share: round(float(np.percentile(grown, share)), 3) for share in (50, 90, 95, 99)},
-        "probabilities": len(probable),
-        "probability": {share: round(float(np.percentile(probable, share)), 3) for share in (50, 90, 95, 99)},
-        "reported_on_both": len(both),
-        "in_the_same_zones": sum(extents(first).keys() == extents(second).keys() for first, second in both),
-    }
-
-
 def called(reader: RadiographReader, films: Sequence[tuple[Film, Film]], error: ChangeError) -> dict[str, int]:
     """Count what findings of these films are called."""
     counts: Counter[str] = Counter()
@@ -148,30 +124,6 @@ def told_apart(reader: RadiographReader, pairs: Sequence[Pair], error: ChangeErr
             elif found.prompt in earlier.there - later.there:
                 counts[Change.GONE][found.obstacle or found.change] += 1
     return {name: dict(counter.most_common()) for name, counter in counts.items()}
-
-
-def read_back(reader: RadiographReader, pairs: Sequence[Pair], error: ChangeError) -> dict[str, object]:
-    """Ask about every finding and region of the first reading, compare both, and read what is said."""
-    texts = [(text, film) for pair in pairs for film in pair.films[:1] for text in _replies(film)]
-    texts += [
-        (found.text, later)
-        for earlier, later in (pair.films for pair in pairs)
-        for found in _compare(reader, earlier, later, error)
-    ]
-    wrong = [problem for text, film in texts for problem in misread(text, film)]
-    return {"read": len(texts), "misread": len(wrong), "examples": wrong[:5]}
-
-
-def _replies(film: Film) -> Iterator[str]:
-    for prompt in PATHOLOGIES:
-        for topic in (Topic.PRESENCE, Topic.PLACE):
-            yield answer(Query(topic=topic, findings=(prompt.key,)), film).text
-        for side in Side:
-            yield answer(Query(topic=Topic.PRESENCE, findings=(prompt.key,), side=side), film).text
-    for region in REGIONS:
-        yield answer(Query(topic=Topic.REGION, regions=(region.key,)), film).text
-    for topic in (Topic.LIST, Topic.SUMMARY, Topic.NORMAL):
-        yield answer(Query(topic=topic), film).text
 
 
 def _compare(reader: RadiographReader, earlier: Film, later: Film, error: ChangeError) -> tuple[ComparedFinding, ...]:

@@ -7,7 +7,6 @@ queues, as `node retry` puts them there, instead of thousands of films being rea
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import statistics
 import threading
@@ -25,10 +24,10 @@ from models.progress import ProgressReport
 from node.config import Settings
 from node.domain import Delivery
 from node.jobs.executor import Client
-from node.settings.destinations import DicomDestination
 from node.store import database
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from tests.drills.chaos.night import with_second
 from tests.drills.chaos.verdict import MOST_SENT_TWICE, changed, sent_twice
 from tests.support import films, peers
 from tests.support.peers import Received, ReceivingArchive
@@ -81,7 +80,8 @@ def run(outage: Outage, folder: Path, *, say: ProgressReport) -> dict[str, objec
     """Live through an outage of one of two destinations; the figures, with `passed`."""
     expected = outage.objects + 4 * outage.samples
     with ReceivingArchive() as other, ReceivingArchive(ae_title="AWAY") as away:
-        settings = _with_destination(settings_for(folder / "node", archive_port=other.port), away)
+        plain = settings_for(folder / "node", archive_port=other.port)
+        settings = with_second(plain, name=WAITING, ae_title=away.ae_title, port=away.port)
         with Service(settings) as node:
             say("both are there")
             before = latencies(outage.samples, "before", node, other)
@@ -166,8 +166,3 @@ def _copies(example: Received, count: int) -> Iterator[tuple[Delivery, Dataset]]
             kind="sr",
         )
         yield delivery, dataset
-
-
-def _with_destination(settings: Settings, archive: ReceivingArchive) -> Settings:
-    away = DicomDestination(name=WAITING, ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
-    return dataclasses.replace(settings, destinations=(*settings.destinations, away))

@@ -8,9 +8,10 @@ from typing import Final
 import imagecodecs
 import numpy as np
 from pydicom.dataset import Dataset
-from pydicom.encaps import encapsulate, generate_frames
-from pydicom.uid import UID, JPEGLosslessSV1, JPEGLSLossless, RLELossless
+from pydicom.encaps import generate_frames
+from pydicom.uid import JPEGLosslessSV1, JPEGLSLossless, RLELossless
 
+from tests.drills.encodings import with_frame
 from tests.support import films
 
 _SECTOR_BYTES: Final = 512
@@ -19,20 +20,22 @@ _SECTOR_BYTES: Final = 512
 def rle_panics() -> Dataset:
     """Make a film in RLE with a zeroed sector: pylibjpeg-rle 2.2.0 panics, which is no `Exception`."""
     frame, begin = _frame(films.compressed(films.thumbnail(), RLELossless)), 61504
-    return _with_frame(frame[:begin] + bytes(_SECTOR_BYTES) + frame[begin + _SECTOR_BYTES :], RLELossless)
+    return with_frame(
+        films.thumbnail(), frame[:begin] + bytes(_SECTOR_BYTES) + frame[begin + _SECTOR_BYTES :], RLELossless
+    )
 
 
 def jpegls_blocks() -> Dataset:
     """Make a film in JPEG-LS that is cut off: CharLS of pyjpegls 1.5.1 takes 15 s, and holds the interpreter."""
     frame = _frame(films.compressed(films.thumbnail(), JPEGLSLossless))
-    return _with_frame(frame[:66100], JPEGLSLossless)
+    return with_frame(films.thumbnail(), frame[:66100], JPEGLSLossless)
 
 
 def lossless_aborts() -> Dataset:
     """Make a film in lossless JPEG with a wrong marker behind the first: GDCM 3.2.6 aborts the process."""
     pixels = films.thumbnail().pixel_array.astype(np.uint16)
     frame = bytes(imagecodecs.ljpeg_encode(pixels, bitspersample=16))
-    return _with_frame(frame[:2] + b"\x0d" + frame[3:], JPEGLosslessSV1)
+    return with_frame(films.thumbnail(), frame[:2] + b"\x0d" + frame[3:], JPEGLosslessSV1)
 
 
 HOSTILE: Final[Mapping[str, Callable[[], Dataset]]] = {
@@ -45,11 +48,3 @@ HOSTILE: Final[Mapping[str, Callable[[], Dataset]]] = {
 def _frame(film: Dataset) -> bytes:
     [frame] = generate_frames(film.PixelData, number_of_frames=1)
     return frame
-
-
-def _with_frame(frame: bytes, syntax: UID) -> Dataset:
-    film = films.thumbnail()
-    film.PixelData = encapsulate([frame])
-    film["PixelData"].is_undefined_length = True
-    film.file_meta.TransferSyntaxUID = syntax
-    return film

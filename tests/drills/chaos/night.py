@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from models.progress import ProgressReport
 from node.commands import operate
 from node.config import Settings
 from node.jobs.managing import retry
 from node.settings.destinations import DicomDestination
-from tests.drills.chaos import archives
-from tests.drills.chaos.archives import Flapping
+from tests.drills.chaos import verdict
 from tests.drills.chaos.node import Cluster, Supervised
 from tests.drills.chaos.senders import Senders, caller_names
 from tests.support import peers
@@ -63,7 +64,8 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport
         plain = settings_for(
             folder / "node", archive_port=archive.port, dicom_port=dicom_port, callers=caller_names(SENDERS)
         )
-        settings = on_database(with_second(plain, orthanc), database_url)
+        settings = with_second(plain, name="orthanc", ae_title=orthanc.ae_title, port=orthanc.dicom_port)
+        settings = on_database(settings, database_url)
         with several_processes(settings) if database_url else one_process(settings) as node:
             senders = Senders(
                 port=dicom_port,
@@ -84,8 +86,8 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport
             is_idle, interrupted = retry_interrupted(settings, patience_seconds=_PATIENCE_SECONDS)
             crashes = node.crashes
         sent, excused, unreadable = senders.acknowledged, plan.excused, senders.hostile
-        own = archives.judge_own(archive, sent, excused=excused, unreadable=unreadable)
-        theirs = archives.judge_orthanc(orthanc, sent, other=archive, excused=excused, unreadable=unreadable)
+        own = verdict.judge_own(archive, sent, excused=excused, unreadable=unreadable)
+        theirs = verdict.judge_orthanc(orthanc, sent, other=archive, excused=excused, unreadable=unreadable)
     return {
         "passed": own.passed and theirs.passed and is_taken and is_idle and kills == plan.kills and not crashes,
         "seed": plan.seed,
@@ -102,6 +104,42 @@ def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport
     }
 
 
+class Flapping:
+    """Lets an archive be down, reject or be out of resources now and then while the block runs; well after it.
+
+    longest_seconds: for which it is well, or not, at a time
+    """
+
+    def __init__(self, archive: peers.ReceivingArchive, draw: random.Random, *, longest_seconds: float) -> None:
+        self._archive, self._draw, self._longest = archive, draw, longest_seconds
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join(timeout=60)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._draw.uniform(0.4, 1.0) * self._longest):
+            how = self._draw.choice(("down", "rejecting", "full"))
+            seconds = self._draw.uniform(0.2, 0.8) * self._longest
+            if how == "down":
+                with self._archive.down():
+                    self._closing.wait(seconds)
+            else:
+                self._archive.reject() if how == "rejecting" else self._archive.refuse(0xA700)
+                self._closing.wait(seconds)
+                self._archive.accept()
+            self.count += 1
+
+
 def one_process(settings: Settings) -> Cluster:
     """The node as one process."""
     return Cluster([Supervised("node", lambda: Service(settings))])
@@ -113,9 +151,9 @@ def several_processes(settings: Settings) -> Cluster:
     return Cluster([Supervised(name, partial(Service, settings, only=role, executor=name)) for role, name in members])
 
 
-def with_second(settings: Settings, orthanc: Orthanc) -> Settings:
-    """The same settings with Orthanc as another destination."""
-    second = DicomDestination(name="orthanc", ae_title=orthanc.ae_title, host=peers.LOOPBACK, port=orthanc.dicom_port)
+def with_second(settings: Settings, *, name: str, ae_title: str, port: int) -> Settings:
+    """The same settings with another destination."""
+    second = DicomDestination(name=name, ae_title=ae_title, host=peers.LOOPBACK, port=port)
     return dataclasses.replace(settings, destinations=(*settings.destinations, second))
 
 

@@ -16,8 +16,8 @@ from typing import Final
 from models.progress import ProgressReport
 from node.config import Settings
 from tests.drills.chaos import night
-from tests.drills.chaos.archives import judge_own
 from tests.drills.chaos.senders import Senders, caller_names
+from tests.drills.chaos.verdict import judge_own
 from tests.support import peers
 from tests.support.films import as_another, thumbnail
 from tests.support.service import Service, settings_for

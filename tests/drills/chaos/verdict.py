@@ -1,4 +1,4 @@
-"""What was lost, sent twice or changed on the way: pure, from what was acknowledged and what archives were sent."""
+"""What was lost, sent twice or changed on the way, from what was acknowledged and what archives were sent."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Final
 
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from node.domain import Reason
 from node.outputs.wording import REASONS
+from tests.drills.chaos.senders import Acknowledged
+from tests.support.films import body_of
+from tests.support.orthanc import Orthanc
+from tests.support.peers import ReceivingArchive
 
 MOST_SENT_TWICE: Final = 0.02
 
@@ -47,6 +53,50 @@ class Verdict:
             "changed": self.changed,
             "blamed": self.blamed,
         }
+
+
+def judge_own(
+    archive: ReceivingArchive,
+    acknowledged: Acknowledged,
+    *,
+    excused: int = 0,
+    unreadable: AbstractSet[str] = frozenset(),
+) -> Verdict:
+    """Count what reached the test's own archive, each time it came; unreadable: films that hurt a decoder."""
+    kept = list(archive.kept)
+    once = {received.sop_instance_uid: received for received in kept}
+    objects = [received.dataset for received in once.values()]
+    return Verdict(
+        unanswered=unanswered(acknowledged, objects, unreadable=unreadable),
+        objects=len(once),
+        twice=sent_twice(received.sop_instance_uid for received in kept),
+        changed=changed((received.sop_instance_uid, body_of(received.content)) for received in kept),
+        blamed=blamed(objects, unreadable=unreadable),
+        excused=excused,
+    )
+
+
+def judge_orthanc(
+    orthanc: Orthanc,
+    acknowledged: Acknowledged,
+    *,
+    other: ReceivingArchive,
+    excused: int = 0,
+    unreadable: AbstractSet[str] = frozenset(),
+) -> Verdict:
+    """Count what Orthanc holds, by its REST, and how often each came; it must be what the other archive got."""
+    files = orthanc.files()
+    held = [dcmread(BytesIO(content)) for content in files]
+    theirs = [(received.sop_instance_uid, body_of(received.content)) for received in list(other.kept)]
+    ours = [(str(dataset.SOPInstanceUID), body_of(content)) for dataset, content in zip(held, files, strict=True)]
+    return Verdict(
+        unanswered=unanswered(acknowledged, held, unreadable=unreadable),
+        objects=len(held),
+        twice=sent_twice(arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")),
+        changed=changed([*theirs, *ours]),
+        blamed=blamed(held, unreadable=unreadable),
+        excused=excused,
+    )
 
 
 def unanswered(

@@ -57,7 +57,7 @@ def site(
         routes=[
             *([Route("/dicom-web/{path:path}", pass_on, methods=["GET", "POST"])] if archive_port else []),
             *(Route(path, page) for path in pages),
-            *(Mount(path, StaticFiles(directory=folder)) for path, folder in folders.items()),
+            *(Mount(path, StaticFiles(directory=folders[path])) for path in sorted(folders, key=len, reverse=True)),
         ],
         exception_handlers={404: otherwise},
     )

@@ -21,7 +21,7 @@ from models.progress import ProgressReport
 from node.commands import operate
 from node.config import Settings
 from node.jobs.managing import retry_all
-from tests.drills.chaos import archives, night, verdict
+from tests.drills.chaos import night, verdict
 from tests.drills.day import alerts, course
 from tests.drills.day.course import Event, Kind, Plan
 from tests.drills.soak import is_flat
@@ -84,7 +84,7 @@ def run(plan: Plan, folder: Path, *, say: ProgressReport) -> dict[str, object]:
             followed = sum(day.is_followed(correction) for correction in day.ward.corrections)
             repeated = _counted(node, 'cxr_instances_total{outcome="repeated"}')
             exit_code = node.stop()
-    arrived = archives.judge_own(archive, day.ward.acknowledged, excused=2 * night.IN_HAND * len(plan.outages))
+    arrived = verdict.judge_own(archive, day.ward.acknowledged, excused=2 * night.IN_HAND * len(plan.outages))
     before, after = day.compared()
     growth = after.resident_kib / before.resident_kib - 1.0
     corrected = len(day.ward.corrections)

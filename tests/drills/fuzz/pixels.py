@@ -8,14 +8,10 @@ must stay within 1 GiB above what it took before. Mutant K depends on seed and K
 from __future__ import annotations
 
 import http.client
-import itertools
 import json
 import random
 import threading
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +28,7 @@ from pydicom.uid import (
 )
 
 from models.progress import ProgressReport
+from tests.drills.flood import repeating
 from tests.drills.fuzz import Tally, spoil
 from tests.support import films
 from tests.support.peers import LOOPBACK, ReceivingArchive
@@ -126,9 +123,20 @@ def _shown(service: Service, numbers: range, seed: int, say: ProgressReport) -> 
         say("films with damaged pixels", number - numbers.start, len(numbers))
 
     _looked_at(service.http_port, file_of(RLELossless, whole(RLELossless)[1]))  # the first film waits for imports
-    with _watched(service, tally), ThreadPoolExecutor(IN_HAND) as pool:
+    before, taken = memory_mib(service.pid), [0]
+    with (
+        repeating(lambda: _ask_whether_alive(service.http_port), every_seconds=0.05) as asked,
+        repeating(lambda: taken.append(memory_mib(service.pid)), every_seconds=0.5),
+        ThreadPoolExecutor(IN_HAND) as pool,
+    ):
         for outcome in [pool.submit(show, number) for number in numbers]:
             outcome.result()
+    tally.measured |= {
+        "live_seconds": round(max(asked.seconds, default=0.0), 3),
+        "more_mib": float(max(*taken, before) - before),
+    }
+    if asked.failures:
+        tally.faults["live"] = asked.failures[0]
     return tally
 
 
@@ -151,35 +159,10 @@ def _looked_at(port: int, content: bytes) -> str:
     return "read" if film["status"] == "read" else str(film["reason"])
 
 
-@contextmanager
-def _watched(service: Service, tally: Tally) -> Iterator[None]:
-    """Ask all the time whether the node lives; keep the longest time that it took to say so, and its memory."""
-    is_over, before = threading.Event(), memory_mib(service.pid)
-    tally.measured |= {"live_seconds": 0.0, "more_mib": 0.0}
-
-    def ask() -> None:
-        for number in itertools.count():
-            if is_over.wait(0.05):
-                return
-            if number % 10 == 0:
-                more = float(memory_mib(service.pid) - before)
-                tally.measured["more_mib"] = max(tally.measured["more_mib"], more)
-            began = time.monotonic()
-            connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=LIMIT_SECONDS)
-            try:
-                connection.request("GET", "/live")
-                connection.getresponse().read()
-            except OSError:
-                return  # the node has ended, which the films notice
-            finally:
-                connection.close()
-            taken = round(time.monotonic() - began, 3)
-            tally.measured["live_seconds"] = max(tally.measured["live_seconds"], taken)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
+def _ask_whether_alive(port: int) -> None:
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=LIMIT_SECONDS)
     try:
-        yield
+        connection.request("GET", "/live")
+        connection.getresponse().read()
     finally:
-        is_over.set()
-        thread.join()
+        connection.close()

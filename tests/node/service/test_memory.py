@@ -16,7 +16,7 @@ import pytest
 
 from models.engines.opening import open_engine
 from models.engines.proof import graph_path, weights_path
-from tests.support.mappings import mapped_kib
+from tests.support.processes import mapped_kib
 
 _FAULTS = """
 import json, resource, sys, threading
