@@ -14,7 +14,6 @@ import pytest
 from models import progress
 from models.contract import Box, By, FindingState
 from models.lab.evaluation.evaluated_model import side_of
-from models.lab.training.split import HeldOut
 from node.domain import Film, Finding, GroundedSentence
 from node.outputs.corrected_film import SideOf, correct
 from node.prompt_set import PromptSet
@@ -160,12 +159,10 @@ def test_a_list_of_films_is_read_in_steps(tmp_path: Path) -> None:
     (tmp_path / "films.jsonl").write_text("\n".join(lines) + "\n")
     for number in range(5):
         cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((40, 60), 30 * number, dtype=np.uint8))
-    held_out = [HeldOut(named=frozenset({"1", "3"}))]
 
     tenths = {name: int(pixels[0, 0]) for name, pixels in of_file(tmp_path / "films.jsonl", every=2).pictures()}
 
     assert tenths == {"0.png": 0, "2.png": 60, "4.png": 120}
-    assert [name for name, _ in of_file(tmp_path / "films.jsonl", held_out=held_out).pictures()] == ["1.png", "3.png"]
 
 
 def test_the_last_line_of_the_command_is_its_figures(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

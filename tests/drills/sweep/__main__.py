@@ -1,6 +1,6 @@
 """Runnable: sweep the model over phantoms and films, and look for what contradicts itself.
 
-    python -m tests.drills.sweep [--phantoms 250] [--films FILE.jsonl[:EVERY] ...] [--held-out FILE ...] [--model DIR]
+    python -m tests.drills.sweep [--phantoms 250] [--films FILE.jsonl[:EVERY] ...] [--model DIR]
 
 Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
 every threshold accepted. No sentence may contradict a decision or a reported box, by patterns that share nothing with
@@ -21,7 +21,6 @@ from typing import Final
 
 from models import progress
 from models.contract import Trusted
-from models.lab.training.split import read_held_out
 from models.reading.tokenizers import VOCABULARIES
 from node.read import prompts
 from node.read.model import RadiographReader, open_reader
@@ -43,23 +42,14 @@ def main(words: Sequence[str] | None = None) -> int:
         metavar="FILE.jsonl[:EVERY]",
         help="lists of real films; EVERY 10 takes a tenth",
     )
-    parser.add_argument(
-        "--held-out",
-        nargs="*",
-        default=[],
-        metavar="FILE",
-        help="take only films of patients that one of these files names, a patient a line "
-        "(models/lab/training/validation)",
-    )
     parser.add_argument("--model", type=Path, default=VOCABULARIES.parent)
     arguments = parser.parse_args(words)
     sources: list[tuple[str, Trusted, Films]] = []
     if arguments.phantoms:
         sources.append(("phantoms", "phantoms", of_phantoms(arguments.first, arguments.phantoms)))
-    held_out = [read_held_out(name) for name in arguments.held_out]
     for name in arguments.films:
         path, _, every = name.partition(":")
-        sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1), held_out=held_out)))
+        sources.append((Path(path).stem, "real", of_file(Path(path), every=int(every or 1))))
     figures: dict[str, dict[str, object]] = {}
     with progress.on(sys.stderr) as say:
         for name, by_default, films in sources:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from models.contract import Box
-from models.lab.lines import patient_of
 from models.lab.phantoms import phantom
-from models.lab.training.split import HeldOut
 from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.model import RadiographReader
@@ -56,15 +54,9 @@ def of_phantoms(first: int, count: int) -> Films:
     return Films(count=count, pictures=pictures)
 
 
-def of_file(path: Path, *, every: int = 1, held_out: Sequence[HeldOut] = ()) -> Films:
-    """Read the pictures that a list names, as `models.evaluate` reads them.
-
-    every: 10 takes a tenth of them
-    held_out: takes only films of patients that one of them holds; of all, if there is none
-    """
-    films = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    taken = [film for film in films if not held_out or any(patient_of(film) in part for part in held_out)]
-    names = [film["file"] for film in taken][::every]
+def of_file(path: Path, *, every: int = 1) -> Films:
+    """Read the pictures that a list names, as `models.evaluate` reads them; every: 10 takes a tenth of them."""
+    names = [json.loads(line)["file"] for line in path.read_text(encoding="utf-8").splitlines()][::every]
 
     def pictures() -> Iterator[tuple[str, Picture]]:
         for name in names:
