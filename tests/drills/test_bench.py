@@ -19,10 +19,9 @@ from models.progress import quiet
 from tests.drills.bench import receiving, runtimes
 from tests.drills.bench.__main__ import OF_NETWORK, PARTS, main, run
 from tests.drills.bench.alone import opened
-from tests.drills.bench.networks import precisions
+from tests.drills.bench.networks import STAGES, precisions
 from tests.drills.bench.plain import Batches
 from tests.drills.bench.results import LIMITS, Found, Results
-from tests.drills.bench.watched import STAGES
 
 pytestmark = pytest.mark.drill(part="bench")
 

@@ -143,7 +143,7 @@ def _parts(options: argparse.Namespace, folder: Path, say: ProgressReport) -> di
         return measure
 
     return {
-        "opening": lambda: alone.measure(published(), options.shipped, engine=options.engine, threads=options.threads),
+        "opening": lambda: alone.measure(published(), runtimes.SHIPPED, engine=options.engine, threads=options.threads),
         "generator": lambda: reports.generator(networks(), films=options.films, **times),
         "report": lambda: reports.report(networks(), films=options.films, **times),
         "graphs": lambda: reports.graphs(networks(), **times),
@@ -192,7 +192,6 @@ def _parser() -> argparse.ArgumentParser:
         "--plain", choices=("transformers", "eager"), default="transformers", help="generator beside ours"
     )
     parser.add_argument("--model", type=Path, help="a model directory, instead of random weights")
-    parser.add_argument("--shipped", type=Path, default=runtimes.SHIPPED, help=argparse.SUPPRESS)
     parser.add_argument("--received", type=int, default=8, help="films that each of four senders sends in a round")
     parser.add_argument("--alone", type=int, default=node.ALONE, help="films that a node gets one by one")
     parser.add_argument("--sent", type=int, default=30, help="films that a node gets at once")

@@ -16,10 +16,9 @@ from models.errors import ModelError
 from models.manifest import read_manifest
 from models.reading.preprocess import prepare
 from models.reading.tokenizers import SENTENCE_END
-from tests.drills.bench.networks import Network, Networks, at_once, drawn_film, precisions
+from tests.drills.bench.networks import STAGES, Network, Networks, at_once, drawn_film, precisions
 from tests.drills.bench.results import Found
 from tests.drills.bench.turns import PLAIN, Round, Taken, apart, beside, beside_plain, in_turns
-from tests.drills.bench.watched import STAGES
 
 SENTENCES: Final = 29
 """The prompts of the published report: as many sentences are generated for a film."""
