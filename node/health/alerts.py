@@ -1,9 +1,9 @@
-"""Decides what is told of the node's troubles, each once when it begins and once when it is over, and posts it.
+"""Posts alerts to the webhook of `[alerts]`: one when a trouble of the node begins, and one when it ends.
 
-The state is a JSON file in `storage.directory`, so a restart repeats nothing. A trouble must last before it is told,
-and be gone as long before its end is told. A message waits in the state until the webhook of `[alerts]` has taken it:
-it goes to no other peer, and by no proxy of the environment. A thread of its own posts it, for which nothing waits. Of
-several processes of a node, each looks in its turn; a lock and a file keep them from telling twice.
+A trouble must last before the first alert is sent, and be gone as long before the second. The state is a JSON file in
+`storage.directory`, so a restart repeats no alert. An alert waits in the state until the webhook has accepted it. A
+thread of its own posts it, directly and never by a proxy of the environment; nothing waits for this thread. Several
+processes of a node take turns; a lock and the file keep them from sending an alert twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A message, without a patient; since: when the trouble began, if that is known; at: when this was decided."""
+    """An alert, without a patient; since: when the trouble began, if known; at: when the alert was queued."""
 
     status: Status
     kind: str
@@ -58,8 +58,8 @@ class Alert:
 class Known:
     """A trouble that is not over; times in seconds since the epoch.
 
-    found_at: when it was found first; is_told: whether its beginning was; gone_at: since when it is not found any more
-    most_waiting: the most results that waited because of it
+    found_at: when it was found first; is_told: whether its first alert was queued
+    gone_at: since when it is not found any more; most_waiting: the most results that waited because of it
     """
 
     alert: Alert
@@ -71,7 +71,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A message that the webhook has not taken; next_at: when to try again, in seconds since the epoch."""
+    """An alert that the webhook has not accepted; next_at: when to try again, in seconds since the epoch."""
 
     alert: Alert
     attempts: int = 0
@@ -80,14 +80,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertState:
-    """What is known and what waits, both oldest first; known: by the trouble's key."""
+    """The troubles that are not over, by their keys, and the alerts that wait; both oldest first."""
 
     known: tuple[tuple[str, Known], ...] = ()
     waiting: tuple[Waiting, ...] = ()
 
 
 def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_seconds: float) -> AlertState:
-    """Compare what is wrong now with what was known, and queue what is to be told."""
+    """Compare the troubles found now with the known ones, and queue the alerts on those that began or ended."""
     known, told = dict[str, Known](), list[Alert]()
     before, at = dict(state.known), now.timestamp()
     for trouble in found:
@@ -107,25 +107,25 @@ def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_
 
 
 def due(state: AlertState, *, now: float) -> Waiting | None:
-    """Return the first message, if it is time to send it: messages keep their order."""
+    """Return the oldest alert if it is time to send it, else None: alerts keep their order."""
     first = next(iter(state.waiting), None)
     return first if first is not None and first.next_at <= now else None
 
 
 def without(state: AlertState, sent: Waiting) -> AlertState:
-    """Remove a message that was taken, or given up."""
+    """Remove an alert that was accepted or given up."""
     return replace(state, waiting=tuple(waiting for waiting in state.waiting if waiting is not sent))
 
 
 def delayed(state: AlertState, failed: Waiting, *, now: float) -> AlertState:
-    """Have a message tried again later: after 5 s, doubled each time, at most an hour."""
+    """Schedule the next attempt: after 5 s, doubled each time, at most an hour."""
     wait = min(_FIRST_WAIT_SECONDS * 2**failed.attempts, _LONGEST_WAIT_SECONDS)
     again = replace(failed, attempts=failed.attempts + 1, next_at=now + wait)
     return replace(state, waiting=tuple(again if waiting is failed else waiting for waiting in state.waiting))
 
 
 def given_up(state: AlertState) -> list[Waiting]:
-    """Return the messages that are not tried any more: too often, or too many."""
+    """Return the alerts to give up: tried too often, or more than may wait."""
     wanted = [waiting for waiting in state.waiting if waiting.attempts < MOST_ATTEMPTS]
     kept = wanted[-MOST_WAITING:]
     return [waiting for waiting in state.waiting if not any(waiting is other for other in kept)]
@@ -158,7 +158,7 @@ def _begun(trouble: Trouble, now: datetime) -> Alert:
 
 
 def _ended(entry: Known, now: datetime, *, gone_at: float) -> Alert:
-    """Return the message that a trouble is over: how long it lasted, and how many results waited."""
+    """Return the alert on the end of a trouble: how long it lasted, and how many results waited."""
     begun = entry.alert.since
     seconds = gone_at - (entry.found_at if begun is None else datetime.fromisoformat(begun).timestamp())
     waited = f"; up to {entry.most_waiting} results waited" if entry.most_waiting else ""
@@ -168,14 +168,14 @@ def _ended(entry: Known, now: datetime, *, gone_at: float) -> Alert:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time in the two largest of its units: "2 d 3 h", "5 min 10 s"."""
+    """Return a duration in its two largest units: "2 d 3 h", "5 min 10 s"."""
     counts = {"d": seconds // 86400, "h": seconds // 3600 % 24, "min": seconds // 60 % 60, "s": seconds % 60}
     units = [f"{int(count)} {unit}" for unit, count in counts.items() if count >= 1]
     return " ".join(units[:2]) or "less than 1 s"
 
 
 def _is_unknown(alert: Alert, found: Sequence[Trouble]) -> bool:
-    """Return whether it cannot be known now if a trouble is over: its database, or its disk, does not answer."""
+    """Return whether nobody can tell now if a trouble is over, because its database or its disk does not answer."""
     kinds = {trouble.kind for trouble in found}
     return ("database" in kinds and alert.kind in ("destination", "parked")) or (
         any(trouble.title == "the disk fails" for trouble in found) and alert.kind in ("disk", "damaged")
@@ -183,10 +183,10 @@ def _is_unknown(alert: Alert, found: Sequence[Trouble]) -> bool:
 
 
 class Alerts:
-    """Looks at the troubles every five seconds, and sends what is to be told, until closed.
+    """Looks for troubles every five seconds and sends the alerts, until closed.
 
-    look: returns the troubles of now; send: sends one alert, or raises RetryLater, whose text says why
-    after_seconds: how long a trouble must last, or be gone, before it is told
+    look: returns the current troubles; send: sends one alert, or raises RetryLater, whose text says why
+    after_seconds: how long a trouble must last, or be gone, before its alert is sent
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Alerts:
         self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
 
     def close(self) -> None:
-        """Stop; what waits is sent after the next start."""
+        """Stop; waiting alerts are sent after the next start."""
         self._thread.close()
 
     def _act(self) -> None:
@@ -223,7 +223,7 @@ class Alerts:
             write(self._directory, self._sent(state, waiting))
 
     def _sent(self, state: AlertState, waiting: Waiting) -> AlertState:
-        """Send a message; the state without it, or with it for later."""
+        """Send an alert; return the state without it, or with its next attempt."""
         facts = {"name": waiting.alert.title, "attempts": waiting.attempts + 1}
         try:
             self._send(waiting.alert)
@@ -239,9 +239,9 @@ def _failed(error: Exception) -> None:
 
 
 def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:
-    """POST an alert as JSON; every answer of 2xx takes it. Raises RetryLater, whose text says why.
+    """POST an alert as JSON; every 2xx status accepts it. Raises RetryLater, whose text says why.
 
-    node: what the message calls this node; `text` of the message is for chat programs
+    node: the name of this node in the alert, whose `text` is for chat programs
     """
     subject = f"ChEX Node {node}: {'over: ' if alert.status == 'ended' else ''}{alert.title}"
     content: JsonObject = {"version": 1, "node": node, **encode(alert), "text": f"{subject}. {alert.message}"}
@@ -249,7 +249,7 @@ def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:
 
 
 def post(content: JsonObject, *, settings: WebhookSettings) -> None:
-    """POST a document; every answer of 2xx takes it. Raises RetryLater, whose text says why."""
+    """POST a JSON document; every 2xx status accepts it. Raises RetryLater, whose text says why."""
     import httpx2  # takes a tenth of a second, which a node without a webhook saves
 
     try:
@@ -260,13 +260,13 @@ def post(content: JsonObject, *, settings: WebhookSettings) -> None:
         ):
             answer.close()
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-        raise RetryLater(f"the webhook takes nothing ({tls.cause(error)})") from error
+        raise RetryLater(f"the webhook does not answer ({tls.cause(error)})") from error
     if not answer.is_success:  # a redirect may lead to a peer that the settings do not name
         raise RetryLater(f"the webhook answered with the status {answer.status_code}")
 
 
 def reach_webhook(settings: WebhookSettings) -> None:
-    """Connect, with TLS where the settings have it, and send no request. Raises RetryLater."""
+    """Connect to the webhook, by TLS if its URL is https, without a request. Raises RetryLater."""
     url = urlsplit(settings.url)
     try:
         _token(settings)

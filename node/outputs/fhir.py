@@ -7,7 +7,7 @@
     DiagnosticReport   of the part of the study: impression, observations, structured reports; preliminary
 
 Every resource is written by a conditional update on an identifier of the node's own, so the same bundle twice changes
-nothing and a new version replaces the earlier one. The identifiers are derived from study, part, patient and accession
+nothing, and a new version replaces the earlier one. The identifiers are derived from study, part, patient and accession
 number, film and finding. Patient, study and request are references by the identifiers of the film: the node makes no
 Patient and no ImagingStudy. Codes, percents and corners of boxes are those of the structured report.
 """
@@ -190,7 +190,7 @@ class _Maker:
         return self._result(_entry(resource, uid))
 
     def _result(self, entry: _Entry) -> _Entry:
-        """Return an observation, to which the report will refer."""
+        """Return an observation that the report will refer to."""
         self._results.append({"reference": entry["fullUrl"]})
         return entry
 
@@ -297,7 +297,7 @@ def _numbers(report: _Resource) -> Iterator[tuple[str, str]]:
 
 
 def _withdrawn(content: bytes, _uid: str, _at: datetime, instead: Sequence[bytes]) -> bytes | None:
-    """Return a bundle in which all that the new ones do not replace is entered in error."""
+    """Return a bundle that marks every resource that no new bundle replaces as entered in error."""
     new = {entry["request"]["url"] for other in instead for entry in json.loads(other)["entry"]}
     entries = [
         entry
@@ -317,7 +317,7 @@ WRITER: Final = MessageWriter(write=write, read=_read, withdrawn=_withdrawn)
 
 
 def _bundle(entries: Sequence[_Entry]) -> bytes:
-    """Return a transaction bundle that the library found valid."""
+    """Return a transaction bundle, validated by the library."""
     from fhir.resources.bundle import Bundle  # takes half a second, which a node without such a destination saves
 
     document = {"resourceType": "Bundle", "type": "transaction", "entry": entries}
@@ -325,7 +325,7 @@ def _bundle(entries: Sequence[_Entry]) -> bytes:
 
 
 def _entry(resource: _Resource, uid: str, *, search: str = "identifier") -> _Entry:
-    """Update what has this identifier, or create it; what is empty is left out. search: by which it is found."""
+    """Return the conditional update (or creation) of a resource, without empty elements; search: what finds it."""
     kind = resource["resourceType"]
     if search == "identifier":
         resource["identifier"] = [_uid_identifier(uid), *resource.get("identifier", [])]
@@ -367,7 +367,7 @@ def _coding(system: str, code: str, display: str) -> _Resource:
 
 
 def _code(code: Concept) -> _Resource:
-    """Convert a code; a private scheme is named by a UID that is derived from its name."""
+    """Convert a code; the system of a private scheme is a UID derived from its name."""
     scheme = code.scheme_designator
     return _coding(_SYSTEMS.get(scheme) or _oid(derive_uid("coding scheme", scheme)), code.value, code.meaning)
 
@@ -385,7 +385,7 @@ def _site(finding: Finding) -> _Resource | None:
 
 
 def _sentences(film: Film, finding: Finding) -> Iterator[str]:
-    """Yield the sentence of a finding as the report has it, and whose words its sizes are."""
+    """Yield the sentence of a finding as in the report, and that size and severity in it were not measured."""
     if finding.sentence is None or not finding.state.is_reported:
         return
     sentence = film.sentences[finding.sentence]
@@ -399,7 +399,7 @@ def _instant(moment: datetime) -> str:
 
 
 def _taken(described: Dataset, zone: ZoneInfo) -> str:
-    """Return when the study was made: with a time only if its offset from UTC is known; "" if no date is known."""
+    """Return date and time of the study; without the time if its offset from UTC is unknown, "" without a date."""
     made = made_at(described)
     if made is None:
         return ""
