@@ -219,7 +219,7 @@ def serve(
 
     An interrupted step is repeated at the next start.
     Returns 1 when disk or database failed: the supervisor starts the process again, and it continues its work. Raises
-    NodeError, which also makes exit code 1, when the disk takes nothing at the start.
+    NodeError, which also makes exit code 1, when the disk is not writable at the start.
     """
     keep_between_films()
     process = process_of(settings.storage, only=only, executor=executor)
@@ -279,7 +279,7 @@ def _disk_named(settings: Settings) -> Iterator[None]:
             raise NodeError(f"{place}: the database refuses ({database.complaint(error)}); {remedy}") from error
         why = error.strerror if isinstance(error, OSError) else "the database cannot be written"
         raise NodeError(
-            f"storage.directory {directory}: the disk takes nothing now ({why}); make room, or mount "
+            f"storage.directory {directory}: the disk is not writable now ({why}); make room, or mount "
             "it for writing; the node starts when it is started again"
         ) from error
 

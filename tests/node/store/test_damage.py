@@ -417,7 +417,7 @@ def test_a_start_on_such_a_disk_is_no_fault_of_settings(
     disk_full.fail(number, call)
 
     with (
-        pytest.raises(NodeError, match=f"takes nothing now .{os.strerror(number)}") as raised,
+        pytest.raises(NodeError, match=f"not writable now .{os.strerror(number)}") as raised,
         app.run(settings, reader=ScriptedReader),
     ):
         pass
