@@ -99,11 +99,14 @@ def test_ask_answers_each_question_and_a_prompt_with_a_box(phantom_model: Path, 
 def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_model: Path) -> None:
     good = tmp_path / "node.toml"
     model = config.ModelSettings(directory=phantom_model)
-    good.write_text(config.render(settings_for(tmp_path / "node", archive_port=4242, model=model)), encoding="utf-8")
+    settings = settings_for(tmp_path / "node", archive_port=4242, model=model)
+    good.write_text(config.render(settings), encoding="utf-8")
+    alone = tmp_path / "alone.toml"
+    alone.write_text(config.render(dataclasses.replace(settings, destinations=())), encoding="utf-8")
     bad = tmp_path / "bad.toml"
     bad.write_text("[listener]\nport = -1\ncolor = 3\n[storage]\n", encoding="utf-8")
 
-    shown, refused = run_command("check", good), run_command("check", bad)
+    shown, refused, unsent = run_command("check", good), run_command("check", bad), run_command("check", alone)
 
     (tmp_path / "node").mkdir()
     (tmp_path / "node" / "format").write_text("4\n", encoding="utf-8")
@@ -112,22 +115,12 @@ def test_check_prints_what_is_in_force_or_every_mistake(tmp_path: Path, phantom_
     assert (newer.returncode, "format '4'" in newer.stderr) == (2, True)
     assert shown.returncode == 0
     assert config.load(good) == config.parse(tomllib.loads(shown.stdout))
+    assert unsent.stdout.startswith(f"# {config.NOTHING_IS_SENT}\n# {config.ZONE_IS_LEFT}\n")
+    assert config.parse(tomllib.loads(unsent.stdout)) == config.load(alone)
     assert refused.returncode == 2
     assert sorted(line.split(":")[1].strip() for line in refused.stderr.splitlines()) == [
         "listener.callers", "listener.color", "listener.port", "storage.directory"
     ]  # fmt: skip
-
-
-def test_check_says_when_nothing_is_sent_and_no_zone_is_set(tmp_path: Path, phantom_model: Path) -> None:
-    model = config.ModelSettings(directory=phantom_model)
-    settings = dataclasses.replace(settings_for(tmp_path / "node", archive_port=4242, model=model), destinations=())
-    path = tmp_path / "node.toml"
-    path.write_text(config.render(settings), encoding="utf-8")
-
-    shown = run_command("check", path)
-
-    assert shown.stdout.startswith(f"# {config.NOTHING_IS_SENT}\n# {config.ZONE_IS_LEFT}\n")
-    assert config.parse(tomllib.loads(shown.stdout)) == config.load(path)
 
 
 @pytest.mark.drill(part="packaging")
@@ -184,6 +177,36 @@ def test_wrong_input_ends_with_2_and_one_clear_line(arguments: tuple[str, ...]) 
 
 
 @pytest.mark.drill(part="packaging")
+@pytest.mark.parametrize("unread", ["output", "both"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["node", "--help"], 0),
+        (["models.phantoms", "--help"], 0),
+        (["node", "explain", "node/commands/films/normal.dcm"], 141),
+        (["node", "check", "SETTINGS"], 141),
+        (["node", "status", "nowhere.toml"], 2),
+    ],
+    ids=["help", "phantoms", "explain", "check", "an error"],
+)
+def test_a_reader_that_goes_is_no_fault(tmp_path: Path, words: list[str], code: int, unread: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(config.render(settings_for(tmp_path / "node", archive_port=104)), encoding="utf-8")
+    command = [str(path) if word == "SETTINGS" else word for word in words]
+    reading, writing = os.pipe()
+    os.close(reading)
+    error = writing if unread == "both" else subprocess.PIPE
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=REPOSITORY, stdout=writing, stderr=error, text=True, check=False
+    )
+    os.close(writing)
+    is_told = code == 2 and unread == "output"
+    assert done.returncode == (141 if code == 2 and not is_told else code), done.stderr
+    assert (done.stderr or "").startswith("error: nowhere.toml" if is_told else "")
+    assert is_told or not done.stderr
+
+
+@pytest.mark.drill(part="packaging")
 def test_nothing_of_the_patient_is_printed(tmp_path: Path, phantom_model: Path) -> None:
     film = films.thumbnail({"PatientName": "Zyxwvu^Qrst", "PatientID": "PID-7788", "PatientBirthDate": "not a date"})
     path = films.saved(tmp_path, film)
@@ -202,24 +225,13 @@ def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, 
     for number in range(8):
         film = films.as_another(films.thumbnail(), str(number), study=str(number))
         (folder / f"{number:02d}.dcm").write_bytes(films.file_bytes(film))
-    command = [
-        *INTERRUPTIBLE,
-        sys.executable,
-        "-m",
-        "node",
-        "read",
-        str(folder),
-        "--model",
-        str(phantom_model),
-        "--out",
-        str(out),
-    ]
+    read = ["read", str(folder), "--model", str(phantom_model), "--out", str(out)]
+    command = [*INTERRUPTIBLE, sys.executable, "-m", "node", *read]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as reading:
         assert reading.stderr is not None
-        read = (line for line in reading.stderr if line.endswith(": read\n"))
-        seen = list(itertools.islice(read, 3))
+        seen = list(itertools.islice((line for line in reading.stderr if line.endswith(": read\n")), 3))
         reading.send_signal(signal.SIGINT)
         rest = reading.stderr.read().splitlines()
 
@@ -229,7 +241,7 @@ def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, 
         rf"stopped; \d+ of 8 studies are in {re.escape(str(out))}; run the same command again to go on", rest[-1]
     )
     there = len(list(out.rglob("report.json")))
-    done = run_command("read", folder, "--model", phantom_model, "--out", out)
+    done = run_command(*read)
     assert 0 < there < 8
     assert f"studies in {out}: " in done.stderr.splitlines()[-1]
     assert f"{there} done before" in done.stderr.splitlines()[-1]
@@ -242,7 +254,6 @@ def test_ctrl_c_ends_a_command_of_the_models_with_one_line(tmp_path: Path) -> No
         peers.wait_until(lambda: any(tmp_path.iterdir()), what="the first film")
         making.send_signal(signal.SIGINT)
         said, told = making.communicate(timeout=30)
-
     assert (making.returncode, said, told) == (130, "", "stopped\n")
 
 

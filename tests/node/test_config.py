@@ -38,20 +38,6 @@ def mistakes_in(tmp_path: Path, text: str) -> tuple[str, ...]:
     return caught.value.mistakes
 
 
-def test_the_smallest_file_takes_every_default(tmp_path: Path) -> None:
-    settings = load(tmp_path, GOOD)
-
-    assert settings.listener.ae_title == "CHEX"
-    assert settings.study.quiet_seconds == 5.0
-    assert settings.destinations[0].outputs == ("sr", "gsps")
-
-
-def test_a_node_needs_no_destination(tmp_path: Path) -> None:
-    alone = GOOD.partition("[[destinations]]")[0]
-
-    assert load(tmp_path, alone).destinations == ()
-
-
 HL7 = """
 [[destinations]]
 name = "ris"
@@ -165,6 +151,7 @@ def test_every_mistake_is_named_by_its_key(tmp_path: Path, text: str, names: lis
     "text",
     [
         GOOD,
+        GOOD.partition("[[destinations]]")[0],
         of_archive('outputs = ["sr3d", "text", "gsps"]'),
         of_archive("storage_commitment = true") + TLS,
         GOOD + HL7,

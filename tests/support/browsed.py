@@ -1,4 +1,4 @@
-"""A page of a node in a browser that keeps a strict Content-Security-Policy, and what the page should not have done."""
+"""A page of a node in a browser, and what the page should not have done."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page, Route
+from playwright.sync_api import Browser, BrowserContext, FloatRect, Locator, Page
 
 from tests.drills.conformance import packages
 from tests.support.peers import LOOPBACK
 
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'"
 SIZES: Mapping[str, tuple[int, int]] = {"wide": (1280, 800), "narrow": (390, 844)}
 """Of the windows in which one works, and pictures are taken."""
 WINDOWS: Mapping[str, tuple[int, int]] = {"phone": (390, 844), "laptop": (1366, 768), "wide": (1920, 1080)}
@@ -23,7 +22,7 @@ _IS_DARK = "matchMedia('(prefers-color-scheme: dark)').matches"
 
 @dataclass
 class Browsed:
-    """A page; faults: errors of the console and of scripts, broken policies, and requests to elsewhere."""
+    """A page; faults: errors of the console (among them of the policy) and of scripts, and requests to elsewhere."""
 
     page: Page
     port: int
@@ -40,10 +39,10 @@ class Browsed:
             self.page.wait_for_selector("#stage.ready")
         return self.page
 
-    def forgive(self, status: int) -> None:
-        """Forget that the browser told of an answer with this status; all else stays a fault."""
-        assert any(str(status) in fault for fault in self.faults)
-        self.faults[:] = [fault for fault in self.faults if str(status) not in fault]
+    def forgive(self, what: object) -> None:
+        """Forget what names this, such as the status of an answer; all else stays a fault."""
+        assert any(str(what) in fault for fault in self.faults)
+        self.faults[:] = [fault for fault in self.faults if str(what) not in fault]
 
     def violations(self) -> list[str]:
         """Return what axe-core finds on the page as it is, and where it scrolls sideways, in every window and theme.
@@ -99,19 +98,6 @@ def _listen(seen: Browsed, context: BrowserContext) -> None:
             else seen.faults.append(request.url)
         ),
     )
-    context.route(lambda url: not url.startswith("blob:"), _with_policy)
-
-
-def _with_policy(route: Route) -> None:
-    """Put the policy on every page; all else is left to the node, whose stream of events never ends.
-
-    A posted form is left to it, too: sent from here it would lack what browsers say of the page that sends it.
-    """
-    if route.request.resource_type != "document" or route.request.method != "GET":
-        route.fallback()
-        return
-    answer = route.fetch()
-    route.fulfill(response=answer, headers={**answer.headers, "content-security-policy": POLICY})
 
 
 def drag(page: Page, start: tuple[float, float], end: tuple[float, float], *, button: str = "left") -> None:

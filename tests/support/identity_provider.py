@@ -17,12 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
+from node.settings.http import OidcSettings
 from tests.support.certificates import Identity
 from tests.support.peers import LOOPBACK
 
@@ -153,6 +155,19 @@ class Provider:
         return jwt.encode(
             {"alg": "RS256", "kid": "first"}, claims, _key("forged") if self.spoiled.is_forged else self.key
         )
+
+
+def oidc_of(provider: Provider, folder: Path) -> OidcSettings:
+    """Settings of a node whose users a provider signs in; folder: for the file of the secret."""
+    secret = folder / "secret"
+    secret.write_text(f"{SECRET}\n", encoding="utf-8")
+    return OidcSettings(
+        issuer=provider.issuer,
+        client_id=CLIENT,
+        client_secret_file=secret,
+        reader_groups=("radiology",),
+        administrator_groups=("chex-admins",),
+    )
 
 
 @cache

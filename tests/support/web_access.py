@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -24,6 +25,8 @@ from node.web.users import Role, User, audit, user_of
 
 ADDRESS = "http://127.0.0.1:8080"
 PASSWORD = "correct horse battery"
+BASIC = {"Authorization": f"Basic {b64encode(f'ada:{PASSWORD}'.encode()).decode()}"}
+"""What a program of the user ada sends."""
 BROWSER = {"sec-fetch-site": "same-origin", "accept": "text/html"}
 PEER, PROXY = "10.0.0.7", "10.0.0.2"
 

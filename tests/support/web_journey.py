@@ -4,7 +4,7 @@
 
 A film comes to the worklist by itself; the reader opens it, types a prompt, draws a box, asks both at once, moves the
 box of a finding, and the new report reaches Orthanc. The list of what to review, the page for a file, and a question
-that is drawn in OHIF come after it. The test of the same name does the same, but for OHIF, and accepts and rejects.
+that is drawn in OHIF come after it. `test_browser_walks` goes the same way, but for OHIF.
 """
 
 from __future__ import annotations
@@ -50,6 +50,14 @@ _HIDDEN: Final = """() => {
     const place = tag.getBoundingClientRect();
     return place.left < frame.left - 1 || place.right > frame.right + 1;
   }).map(tag => tag.textContent);
+}"""
+
+_COVERING: Final = """() => {
+  const seen = [...document.querySelectorAll("#tags .tag")].filter(tag => tag.offsetWidth);
+  const box = tag => tag.getBoundingClientRect();
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  return seen.filter(tag => tag.matches(".asked"))
+    .filter(tag => seen.some(other => other !== tag && meet(box(tag), box(other)))).map(tag => tag.textContent);
 }"""
 
 
@@ -130,6 +138,7 @@ def ask(page: Page) -> None:
     page.keyboard.type("Lung opacity")
     page.keyboard.press("Enter")
     expect(answers).to_have_count(1, timeout=SLOW)
+    assert page.evaluate(_COVERING) == [], "the label of an answer covers that of the finding in the same place"
     for count, prompt in ((2, ""), (3, "Consolidation")):
         page.locator('.tools [data-tool="box"]').click()
         drag(page, *_BOX)

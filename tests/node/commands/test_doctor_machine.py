@@ -17,14 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from node.check_result import Check, CheckState
-from node.commands.doctor import check_database, check_ports, check_storage
+from node.check_result import Check, CheckState, run_check
+from node.commands.doctor import check_database, check_passwords, check_ports, check_storage
 from node.config import Settings
 from node.health.checks import check_clock
 from node.jobs import processes
 from node.settings.http import HttpSettings
 from node.store import database, files, received
 from node.store.ledger import Ledger
+from node.web import passwords
 from tests.support import peers
 from tests.support.postgres import Postgres
 from tests.support.service import on_database, settings_for
@@ -302,3 +303,29 @@ def test_a_changing_database_is_checked_again_under_its_locks(tmp_path: Path, mo
 
     assert database.is_whole(path)
     assert modes == ["immutable=1", "mode=ro"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "state", "words"),
+    [
+        pytest.param(lambda path: None, "ok", "has 1 user", id="good"),
+        pytest.param(lambda path: path.unlink(), "fault", "no such file", id="lost"),
+        pytest.param(lambda path: path.write_text("\n\n", encoding="utf-8"), "fault", "has no user", id="empty"),
+        pytest.param(lambda path: path.write_text("anna:plain\n"), "fault", "line 1 is not USER:HASH", id="plain"),
+        pytest.param(lambda path: path.write_bytes(b"\xff\xfe\x00"), "fault", "is no text", id="no text"),
+        pytest.param(lambda path: path.chmod(0o640), "note", "others may read", id="read by others"),
+        pytest.param(lambda path: path.chmod(0o606), "fault", "others may change", id="changed by others"),
+        pytest.param(lambda path: (path.unlink(), path.mkdir()), "fault", "is a directory", id="folder"),
+    ],
+)
+def test_the_password_file_is_looked_at(
+    settings: Settings, tmp_path: Path, prepare: Callable[[Path], object], state: str, words: str
+) -> None:
+    path = tmp_path / "users"
+    passwords.set_password(path, "anna", "correct horse battery")
+    prepare(path)
+    found = run_check("passwords", lambda: check_passwords(replace(settings, http=HttpSettings(password_file=path))))
+    assert found[0].state == state
+    assert words in found[0].message and str(path) in found[0].message
+    assert "$argon2" not in str([check.message for check in found])
+    assert run_check("passwords", lambda: check_passwords(settings)) == (), "without a file nothing is said"

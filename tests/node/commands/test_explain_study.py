@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from node import config
 from node.commands.explain.film import ADVICE
 from node.commands.explain.report import next_steps
 from node.commands.explain.study import StudyExplanation, WrittenAnswer, explain_uid
@@ -21,6 +21,7 @@ from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.damage import flip_a_pixel
+from tests.support.finished import Finished
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
 
@@ -61,19 +62,14 @@ def state_of(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Folder and settings of a node that read one study, sent what it wrote, and was stopped in good order."""
     folder = tmp_path_factory.mktemp("finished") / "node"
-    with peers.ReceivingArchive() as archive:
-        settings = in_berlin(settings_for(folder, archive_port=archive.port, quiet_seconds=1.0))
-        with Service(settings) as node:
-            assert set(peers.send_all([FILM, LATERAL, REPORT], port=node.dicom_port)) == {0}
-            node.wait_for("delivery.sent", count=3)
-            node.wait_for("study.finished")
-            beside = explained(STUDY, node.settings_path)
-            assert node.stop() == 0
-            assert beside["is_running"] is True
-            yield folder, node.settings_path
+    node = Finished(folder, change=in_berlin)
+    node.read(FILM, LATERAL, REPORT)
+    path = folder.with_name("node.toml")
+    path.write_text(config.render(node.settings), encoding="utf-8")
+    return folder, path
 
 
 def test_a_study_is_told_from_first_object_to_last_delivery(finished: tuple[Path, Path]) -> None:
@@ -147,6 +143,7 @@ def test_what_went_wrong_is_told_with_what_to_do(
             assert peers.send(film, port=node.dicom_port) == 0
         node.wait_for("delivery.sent", count=2)
         archive.refuse(0xC000)
+        assert explained(STUDY, node.settings_path)["is_running"] is True
         assert peers.send(refused, port=node.dicom_port) == 0
         node.wait_for("delivery.parked", count=2)
         parked = told(str(refused.StudyInstanceUID), node.settings_path)

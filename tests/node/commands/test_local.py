@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import struct
+from io import BytesIO
 from pathlib import Path
+from typing import Any, cast
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -19,7 +21,6 @@ from pydicom.dataset import Dataset
 from models.contract import Box, Question
 from node.commands import ask, read_files
 from node.dicom.film_header import only_evidence
-from node.domain import JsonObject
 from node.errors import InputError, NodeError
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.asked_question import answer_to_json
@@ -31,13 +32,16 @@ from tests.support import films
 from tests.support.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
+Report = dict[str, Any]
 
 
-def read(out: Path, *paths: Path, version: str = "1", kinds: tuple[str, ...] = DEFAULT_OUTPUTS) -> list[JsonObject]:
+def read(out: Path, *paths: Path, version: str = "1", kinds: tuple[str, ...] = DEFAULT_OUTPUTS) -> list[Report]:
+    """Read files as the command does; the reports, as they are written as JSON."""
     studies = read_files.collect(paths)
     read_files.check_folder(out)
     reader, zone = ScriptedReader(version), ZoneInfo("Europe/Berlin")
-    return list(read_files.read(studies, out, reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds))
+    reports = list(read_files.read(studies, out, reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds))
+    return cast(list[Report], json.loads(json.dumps(reports)))
 
 
 def saved(folder: Path, name: str, film: Dataset) -> Path:
@@ -69,21 +73,19 @@ def test_captures_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
     (report,) = read(tmp_path / "out", *paths, kinds=("sc",))
 
     uid, other = film.SOPInstanceUID, lateral.SOPInstanceUID
-    assert sorted(json.loads(json.dumps(report))["outputs"]) == sorted(
-        [f"{uid}.sc.dcm", f"{other}.sc.dcm", f"{uid}.overlay.png"]
-    )
+    assert sorted(report["outputs"]) == sorted([f"{uid}.sc.dcm", f"{other}.sc.dcm", f"{uid}.overlay.png"])
     folder = tmp_path / "out" / film.StudyInstanceUID
     drawn = dcmread(folder / f"{uid}.sc.dcm")
     assert np.array_equal(drawn.pixel_array, np.asarray(Image.open(folder / f"{uid}.overlay.png")))
     (again,) = read(tmp_path / "out", *paths)
     assert not list(folder.glob("*.sc*.dcm"))
-    assert "study.sr.dcm" in json.loads(json.dumps(again))["outputs"]
+    assert "study.sr.dcm" in again["outputs"]
 
 
 def test_the_report_ties_findings_to_sentences_and_boxes(tmp_path: Path) -> None:
     (report,) = read(tmp_path / "out", saved(tmp_path / "in", "film", films.thumbnail()))
 
-    film = json.loads(json.dumps(report))["films"][0]
+    film = report["films"][0]
     left, top, right, bottom = film["analyzed"]
     assert [finding["state"] for finding in film["findings"]].count("present") >= 3
     assert {bool(finding["boxes"]) for finding in film["findings"] if finding["state"] == "absent"} == {False}
@@ -121,7 +123,7 @@ def test_every_film_of_a_folder_gets_an_answer(tmp_path: Path) -> None:
 
     (report,) = read(tmp_path / "out", tmp_path / "in")
 
-    answers = {film["source"]: (film["status"], film["reason"]) for film in json.loads(json.dumps(report))["films"]}
+    answers = {film["source"]: (film["status"], film["reason"]) for film in report["films"]}
     assert answers == expected
 
 
@@ -132,9 +134,8 @@ def test_own_and_other_objects_are_listed_but_not_answered(tmp_path: Path) -> No
         saved(tmp_path / "in", "dose", films.non_image("dose report")),
     )
 
-    listed = json.loads(json.dumps(report))
-    assert [film["reason"] for film in listed["films"]] == ["own_object", "modality"]
-    assert listed["outputs"] == []
+    assert [film["reason"] for film in report["films"]] == ["own_object", "modality"]
+    assert report["outputs"] == []
 
 
 def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
@@ -145,8 +146,8 @@ def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
     (report,) = read(tmp_path / "out", *paths)
 
     uids = sorted(films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("a", "b"))
-    assert json.loads(json.dumps(report))["outputs"][:3] == [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
-    assert json.loads(json.dumps(one_read))["outputs"][:2] == ["sr.dcm", "study.sr.dcm"]
+    assert report["outputs"][:3] == [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
+    assert one_read["outputs"][:2] == ["sr.dcm", "study.sr.dcm"]
     folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
     for uid in uids:
         dataset = dcmread(folder / f"{uid}.sr.dcm")
@@ -166,11 +167,13 @@ def test_a_named_file_that_is_no_dicom_says_so(tmp_path: Path, content: bytes) -
         read(tmp_path / "out", path)
 
 
-def test_a_missing_path_and_an_empty_folder_say_so(tmp_path: Path) -> None:
+def test_a_missing_path_an_empty_folder_and_a_table_that_cannot_be_written_say_so(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         read(tmp_path / "out", tmp_path / "nothing")
     with pytest.raises(InputError, match="no DICOM object found"):
         read(tmp_path / "out", tmp_path)
+    with pytest.raises(NodeError, match=r"cannot be written \(Is a directory\)"):
+        read_files.write_table(tmp_path, [])
 
 
 def test_a_uid_with_a_path_in_it_never_becomes_a_folder(tmp_path: Path) -> None:
@@ -181,15 +184,6 @@ def test_a_uid_with_a_path_in_it_never_becomes_a_folder(tmp_path: Path) -> None:
 
     assert not (tmp_path / "escaped").exists()
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("size", [(300, 200), (1, 1)])
-def test_a_blank_or_tiny_picture_cannot_be_asked_about(tmp_path: Path, size: tuple[int, int]) -> None:
-    path = tmp_path / "film.png"
-    Image.new("L", size).save(path)
-
-    with pytest.raises(InputError, match="name a film"):
-        open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
 
 
 def test_results_of_a_film_that_is_no_longer_read_do_not_stay(tmp_path: Path) -> None:
@@ -214,24 +208,39 @@ def test_a_picture_can_be_asked_about_in_its_own_pixels(tmp_path: Path) -> None:
         assert 0 <= scored.box.left < scored.box.right <= 200
 
 
-@pytest.mark.parametrize("name", ["a lateral film", "a CT slice", "cut short", "all zero"])
-def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path, name: str) -> None:
-    path = saved(tmp_path / "in", "film", films.REFUSED[name][0]())
-
-    with pytest.raises(InputError):
-        open_film.ask(path, [Question(prompt="Edema")], reader=ScriptedReader(), prompts=PROMPTS)
+WHOLE = Question(prompt="Edema")
 
 
-def test_a_box_that_leaves_the_film_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path / "in", "film", films.thumbnail())
+def png(size: tuple[int, int]) -> bytes:
+    content = BytesIO()
+    Image.new("L", size).save(content, format="PNG")
+    return content.getvalue()
 
-    with pytest.raises(InputError, match="leaves the film"):
-        open_film.ask(
-            path,
-            [Question(box=Box(left=0, top=0, right=5000, bottom=10))],
-            reader=ScriptedReader(),
-            prompts=PROMPTS,
-        )
+
+@pytest.mark.parametrize(
+    ("content", "question", "said"),
+    [
+        pytest.param(png((300, 200)), WHOLE, "name a film", id="a blank picture"),
+        pytest.param(png((1, 1)), WHOLE, "name a film", id="a tiny picture"),
+        *(
+            pytest.param(films.file_bytes(films.REFUSED[name][0]()), WHOLE, None, id=name)
+            for name in ("a lateral film", "a CT slice", "cut short", "all zero")
+        ),
+        pytest.param(
+            films.file_bytes(films.thumbnail()),
+            Question(box=Box(left=0, top=0, right=5000, bottom=10)),
+            "leaves the film",
+            id="a box beside the film",
+        ),
+    ],
+)
+def test_what_is_no_readable_frontal_film_cannot_be_asked_about(
+    tmp_path: Path, content: bytes, question: Question, said: str | None
+) -> None:
+    path = tmp_path / ("film.png" if content.startswith(b"\x89PNG") else "film.dcm")
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=said):
+        open_film.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
 
 
 @given(st.lists(st.text(min_size=1), max_size=3), st.integers(0, 3))
@@ -302,19 +311,13 @@ def test_what_was_read_before_a_stop_is_not_read_again(tmp_path: Path) -> None:
     assert len(list(out.rglob("report.json"))) == 5
 
 
-@pytest.mark.parametrize("name", ["sr.dcm", "report.txt", "report.json", "*.overlay.png"])
-def test_a_study_whose_results_were_changed_is_read_again(tmp_path: Path, name: str) -> None:
+def test_a_study_whose_results_were_changed_or_that_is_to_be_read_otherwise_is_read_again(tmp_path: Path) -> None:
     folder, out = many(tmp_path / "in", 1), tmp_path / "out"
     read_counted(folder, out, Counting())
-    next(out.rglob(name)).write_bytes(b"changed")
-
-    assert read_counted(folder, out, Counting()) == ["read"]
-
-
-def test_a_study_that_is_to_be_read_otherwise_is_read_again(tmp_path: Path) -> None:
-    folder, out = many(tmp_path / "in", 1), tmp_path / "out"
-    read_counted(folder, out, Counting())
-
+    for name in ("sr.dcm", "report.txt", "report.json", "*.overlay.png"):
+        next(out.rglob(name)).write_bytes(b"changed")
+        assert read_counted(folder, out, Counting()) == ["read"], name
+    assert read_counted(folder, out, Counting()) == ["done before"]
     assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
     saved(folder, "0", films.as_another(films.thumbnail({"PatientName": "Another"}), "0", study="0"))
     assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
@@ -330,8 +333,8 @@ def test_a_film_with_an_endless_header_is_answered(tmp_path: Path) -> None:
 
     (report,) = read(tmp_path / "out", path)
 
-    assert [film["reason"] for film in json.loads(json.dumps(report))["films"]] == ["undecodable"]
-    assert "sr.dcm" in json.loads(json.dumps(report))["outputs"]
+    assert [film["reason"] for film in report["films"]] == ["undecodable"]
+    assert "sr.dcm" in report["outputs"]
 
 
 def table(path: Path) -> list[dict[str, str]]:
@@ -356,8 +359,3 @@ def test_the_table_has_a_line_for_each_film(tmp_path: Path) -> None:
     assert found["impression"]
     assert (other["status"], other["reason"], other["atelectasis"]) == ("not_processed", "lateral", "")
     assert str(first.PatientID) not in (tmp_path / "films.csv").read_text(encoding="utf-8")
-
-
-def test_a_table_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NodeError, match=r"cannot be written \(Is a directory\)"):
-        read_files.write_table(tmp_path, [])

@@ -1,4 +1,4 @@
-"""One question in five ways: the answer is the same, and so is what the structured reports of it say.
+"""One question in five ways gets one answer, which the archive gets with its probability and its region.
 
 The page and a program ask over HTTP, the command asks a model, and a workstation stores a structured report or a
 presentation state.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -17,19 +17,20 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from language.sentences import unstated
 from models.contract import FindingState
 from node.__main__ import main
-from node.outputs import vocabulary
-from node.outputs.answers import ASKED_FOR, QUESTION
-from node.outputs.sr.findings import STATES
-from tests.node.web.test_web_questions import Asked, Content, asking, bare
+from node.config import ModelSettings, QuestionsSettings
+from node.outputs.answers import QUESTION
 from tests.support import peers, workstation
-from tests.support.documents import contents, everything, groups, numbers, said
+from tests.support.archived import ArchivedNode, StartNode
+from tests.support.documents import everything, said
 
+pytestmark = pytest.mark.drill(part="peers")
+
+Content = dict[str, object]
 Edges = tuple[float, float, float, float]
-
-IMAGE_REGION: Final = "111030"
+FACTS: Final = ("id", "asked_at", "asked_by", "source", "model", "engine", "prompts", "sent")
+PAGE: Final = {"X-Requested-From": "page"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,133 +77,102 @@ def corners(box: Edges) -> list[float]:
     return [left, top, right, top, right, bottom, left, bottom, left, top]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """A node with the shipped model that has read a film, and answers what workstations ask about it."""
+
+    started: ArchivedNode
+    film: Dataset
+    path: Path
+    model: Path
+
+    def ask(self, what: str, body: object = None, **headers: str) -> list[Content]:
+        """The answers of the interface to a request about the film."""
+        path = f"/api/v1/films/{self.film.SOPInstanceUID}/{what}"
+        _, content = self.started.service.ask("GET" if body is None else "POST", path, body, **headers)
+        return cast(list[Content], content["questions"])
+
+    def report_after(self, do: Callable[[], bool]) -> Dataset:
+        """Do what makes the node send an answer, and return its structured report."""
+
+        def reports() -> list[Dataset]:
+            found = self.started.objects(str(self.film.StudyInstanceUID), "SR")
+            return [report for report in found if "answer" in report.SeriesDescription]
+
+        before = len(reports())
+        assert do()
+        self.started.archive.wait_until(lambda: len(reports()) > before)
+        return reports()[-1]
+
+
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, opacity_film: Path) -> Iterator[Asked]:
-    with asking(tmp_path_factory.mktemp("same"), model=phantom_model, film=opacity_film) as opened:
-        yield opened
+def node(start_node: StartNode, phantom_model: Path, opacity_film: Path) -> Node:
+    asks = QuestionsSettings(ae_titles=("TESTER",))
+    started = start_node(
+        model=ModelSettings(directory=phantom_model), change=lambda settings: replace(settings, questions=asks)
+    )
+    started.service.read(opacity_film)
+    return Node(started=started, film=dcmread(opacity_film), path=opacity_film, model=phantom_model)
 
 
-def by_page(node: Asked, question: Question) -> Content:
-    """Ask as `ask.js` does: a text may be a question in words; what is in a box alone is told from the report."""
-    page = {"X-Requested-From": "page"}
-    if question.prompt is None:
-        return only(node.questions(question.content, **page)[1])
-    words = {"text": question.prompt, "box": question.box}
-    return only(node.ask("POST", f"/api/v1/films/{node.uid}/replies", words, **page)[1])
-
-
-def by_stored(node: Asked, stored: Dataset) -> tuple[Content, Dataset]:
-    """Store an object as a workstation does, and return the answer that the node lists and the report of it."""
-    known = [entry["id"] for entry in listed(node)]
-
-    report = report_of(node, lambda: peers.send(stored, port=node.service.dicom_port) == 0)
-
-    (answer,) = [entry for entry in listed(node) if entry["id"] not in known]
-    return answer, report
-
-
-def sent(node: Asked, answer: Content) -> Dataset:
-    """Send an answer to the archive, and return the report that arrives."""
-    return report_of(node, lambda: node.ask("POST", f"/api/v1/questions/{answer['id']}/send")[0] == 202)
-
-
-def report_of(node: Asked, do: Callable[[], bool]) -> Dataset:
-    """Do what makes the node send an answer, and return its structured report."""
-    before = len(reports(node))
-    assert do()
-    node.archive.wait_until(lambda: len(reports(node)) > before)
-    return reports(node)[-1]
-
-
-def reports(node: Asked) -> list[Dataset]:
-    """The reports on answers that have reached the archive, in their order."""
-    kept = [received.dataset for received in node.archive.kept]
-    return [found for found in kept if found.Modality == "SR" and "answer" in found.SeriesDescription]
-
-
-def listed(node: Asked) -> list[Content]:
-    return cast(list[Content], node.ask("GET", f"/api/v1/films/{node.uid}/questions")[1]["questions"])
-
-
-def only(content: Content) -> Content:
-    (answer,) = cast(list[Content], content["questions"])
-    return answer
-
-
-@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_every_way_of_asking_gets_the_same_answer(node: Asked, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    question, film = QUESTIONS[name], dcmread(node.path)
-
+def test_every_way_of_asking_gets_the_same_answer(node: Node, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    question = QUESTIONS[name]
     assert main(["ask", str(node.path), "--json", "--model", str(node.model), *question.options]) == 0
-    at_model = only(json.loads(capsys.readouterr().out))
-    asked = [by_page(node, question), only(node.questions(question.content)[1])]
-    stored = [by_stored(node, question.as_report(film)), by_stored(node, question.as_state(film))]
-
-    answers = [*asked, *(answer for answer, _ in stored)]
+    (at_model,) = json.loads(capsys.readouterr().out)["questions"]
+    # As `ask.js` does: a text may be a question in words; what is in a box alone is told from the report.
+    words = {"text": question.prompt, "box": question.box}
+    asked = [
+        *(node.ask("replies", words, **PAGE) if question.prompt else node.ask("questions", one(question), **PAGE)),
+        *node.ask("questions", one(question)),
+    ]
+    known = [entry["id"] for entry in node.ask("questions")]
+    port = node.started.service.dicom_port
+    reports = [
+        node.report_after(lambda stored=stored: peers.send(stored, port=port) == 0)
+        for stored in (question.as_report(node.film), question.as_state(node.film))
+    ]
+    answers = [*asked, *(entry for entry in node.ask("questions") if entry["id"] not in known)]
     assert at_model["state"] == question.state
-    assert [bare(answer) for answer in answers] == [at_model] * 4
-    assert [answer["source"] for answer in answers] == ["page", "api", "dicom", "dicom"]
-    for report in (*(sent(node, answer) for answer in asked), *(report for _, report in stored)):
-        assert_says(report, at_model, question)
+    assert [without_facts(answer) for answer in answers] == [at_model] * 4
+    assert sorted(str(answer["source"]) for answer in answers) == ["api", "dicom", "dicom", "page"]
+
+    for answer in asked:
+        path = f"/api/v1/questions/{answer['id']}/send"
+        reports.append(node.report_after(lambda path=path: node.started.service.ask("POST", path)[0] == 202))
+    percent = str(round(100 * at_model["score"]))
+    for report in reports:
+        assert set(re.findall(r"AI probability (\d+) %", said(report))) == {percent}
+        (about,) = (item for item in everything(report) if item.ConceptNameCodeSequence[0].CodeValue == QUESTION.value)
+        regions = [edges(item) for item in about.ContentSequence if item.ValueType == "SCOORD"]
+        assert regions == ([] if question.box is None else [pytest.approx(question.box)])
 
 
-@pytest.mark.drill(part="runtimes")
-def test_what_denies_is_asked_in_no_way(node: Asked, capsys: pytest.CaptureFixture[str]) -> None:
-    question, film = Question(prompt="no opacity", box=OPACITY, state=FindingState.ABSENT), dcmread(node.path)
-    before = listed(node)
-
-    told = [str(node.questions(question.content)[1]["detail"])]
-    reply = node.ask("POST", f"/api/v1/films/{node.uid}/replies", {"text": "no opacity", "box": OPACITY})[1]
+def test_what_denies_is_asked_in_no_way(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    question = Question(prompt="no opacity", box=OPACITY, state=FindingState.ABSENT)
+    before, service = node.ask("questions"), node.started.service
+    film = f"/api/v1/films/{node.film.SOPInstanceUID}"
+    told = [str(service.ask("POST", f"{film}/questions", one(question))[1]["detail"])]
+    reply = service.ask("POST", f"{film}/replies", {"text": "no opacity", "box": OPACITY})[1]
     assert main(["ask", str(node.path), "--model", str(node.model), *question.options]) == 2
     told.append(capsys.readouterr().err)
-    assert peers.send(question.as_report(film), port=node.service.dicom_port) == 0
-    told.append(str(node.service.wait_for("question.refused")["reason"]))
-
-    assert all('because of "no": ' in text and "ask for the finding or the region itself" in text for text in told), (
-        told
-    )
+    assert peers.send(question.as_report(node.film), port=service.dicom_port) == 0
+    told.append(str(service.wait_for("question.refused")["reason"]))
+    assert [
+        text for text in told if 'because of "no": ' not in text or "ask for the finding or the region" not in text
+    ] == []
     assert (reply["questions"], len(cast(list[Content], reply["corrections"]))) == ([], 1), "a person may confirm it"
-    assert listed(node) == before
+    assert node.ask("questions") == before
 
 
-def assert_says(report: Dataset, answer: Content, question: Question) -> None:
-    """Compare sentence, state, probability and boxes of a report with an answer; a report has whole percents."""
-    text, state = said(report), question.state
-    percent, sentence = round(100 * cast(float, answer["score"])), str(answer["sentence"])
-    measured = [] if state is FindingState.ABSENT else groups(report)  # what is not reported is located nowhere
-
-    assert vocabulary.STATES[state].capitalize() in text
-    assert unstated(sentence) in text if sentence else "In words" not in text
-    assert set(re.findall(r"AI probability (\d+) %", text)) == {str(percent)}
-    assert [number_of(group) for group in measured] == [percent] * len(measured)
-    assert [state_of(group) for group in measured] == [STATES[state].meaning] * len(measured)
-    located = [] if state is FindingState.ABSENT else cast(list[Content], answer["boxes"])
-    assert [region_of(group) for group in measured] == [pytest.approx(found["box"]) for found in located]
-    (asked_about,) = [item for item in everything(report) if is_named(item, QUESTION.value)]
-    regions = [item for item in asked_about.ContentSequence if item.ValueType == "SCOORD"]
-    assert [edges(item) for item in regions] == ([] if question.box is None else [pytest.approx(question.box)])
+def one(question: Question) -> Content:
+    return {"questions": [question.content]}
 
 
-def number_of(group: Dataset) -> float:
-    (number,) = numbers(group)
-    return float(number.MeasuredValueSequence[0].NumericValue)
-
-
-def state_of(group: Dataset) -> str:
-    (state,) = contents(group, ASKED_FOR.value)
-    return str(state.ConceptCodeSequence[0].CodeMeaning)
-
-
-def region_of(group: Dataset) -> list[float]:
-    (region,) = contents(group, IMAGE_REGION)
-    return edges(region)
+def without_facts(answer: Content) -> Content:
+    return {key: value for key, value in answer.items() if key not in FACTS}
 
 
 def edges(region: Dataset) -> list[float]:
     columns, rows = region.GraphicData[::2], region.GraphicData[1::2]
     return [min(columns), min(rows), max(columns), max(rows)]
-
-
-def is_named(item: Dataset, code: str) -> bool:
-    return bool(item.ConceptNameCodeSequence[0].CodeValue == code)

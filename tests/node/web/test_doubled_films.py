@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,21 +18,13 @@ from node.commands.operate import render, status
 from node.config import Settings
 from node.domain import ObjectReference
 from node.errors import InputError
-from node.jobs.asking import QuestionAnswerer
-from node.metrics import Metrics
 from node.outputs.asked_question import Origin
-from node.read import prompts
-from node.read.model import OpenModel
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow
-from node.web import application, replies, review
-from node.web.look_files import Looks
-from node.web.parts import WebParts
+from node.web import replies, review
 from tests.support import films, samples
-from tests.support.fakes import ScriptedReader
-from tests.support.service import settings_for
-from tests.support.web_access import as_user
+from tests.support.finished import Finished
 
 WRONG, RIGHT = "1.2.1", "1.2.2"
 QUESTION = {"questions": [{"prompt": "Edema"}]}
@@ -90,25 +81,13 @@ def keep(spool: Spool, film: Dataset) -> Instance:
 
 
 @pytest.fixture
-def doubled(tmp_path: Path) -> Iterator[Doubled]:
-    settings = settings_for(tmp_path / "node", archive_port=104)
-    spool = Spool(settings.storage.directory)
+def doubled(tmp_path: Path) -> Doubled:
+    finished = Finished(tmp_path / "node")
     dark = taken({**WOMAN, "RescaleSlope": "1", "WindowWidth": "9000"}, study=RIGHT)
-    kept = [keep(spool, film) for film in (taken(MAN, study=WRONG), dark)]
-    model = OpenModel(reader=ScriptedReader(), prompts=prompts.load("chexpert14"))
-    answerer, looks = QuestionAnswerer(spool, model, Metrics()), Looks(tmp_path / "looks")
-    parts = WebParts(
-        settings=settings,
-        spool=spool,
-        metrics=Metrics(),
-        prompts=lambda: model.prompts,
-        answerer=lambda: answerer,
-        model=lambda: model,
-        looks=looks,
+    kept = [keep(finished.spool, film) for film in (taken(MAN, study=WRONG), dark)]
+    return Doubled(
+        client=finished.client(), settings=finished.settings, spool=finished.spool, uid=kept[0].sop_instance_uid
     )
-    client = TestClient(as_user(application.build(parts)), raise_server_exceptions=False)
-    yield Doubled(client=client, settings=settings, spool=spool, uid=kept[0].sop_instance_uid)
-    looks.close()
 
 
 @pytest.mark.parametrize(("method", "what", "body", "expected"), ROUTES)

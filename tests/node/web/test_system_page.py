@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -15,32 +14,20 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from playwright.sync_api import Browser, expect
 from starlette.testclient import TestClient
 
 from node import config
 from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.health.troubles import LastTroubles, Trouble, troubles
-from node.metrics import Metrics
 from node.net.callers import RefusalKey, RefusedCallers, file_path
 from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
 from node.store import received
 from node.store.ledger import open_ledger
-from node.store.spool import Spool
-from node.web import application
-from node.web.look_files import Looks
-from node.web.parts import WebParts
-from tests.support import films, peers
-from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import browsed, tab_to
 from tests.support.certificates import Authority
-from tests.support.service import run_command, settings_for
-from tests.support.spoken import PROMPTS
-from tests.support.web_access import PASSWORD, as_user
-
-PATIENT = {"PatientName": "Zyx^Secret^^Dr", "PatientID": "SECRET-7", "AccessionNumber": "SECRET-9"}
+from tests.support.finished import pages_of, parts_of
+from tests.support.service import settings_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +35,6 @@ class Pages:
     """The pages of a node that does not run, and what they are made of."""
 
     settings: Settings
-    spool: Spool
     client: TestClient
 
     def ledger(self, *, state: DeliveryState, reason: str | None) -> None:
@@ -70,15 +56,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def pages(settings: Settings) -> Iterator[Pages]:
-    spool = Spool(settings.storage.directory, min_free_mib=1)
-    looks = Looks(spool.directory / "looks")
-    look = partial(troubles, settings, settings.destinations)
-    parts = WebParts(
-        settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks, troubles=look
-    )
-    yield Pages(settings=settings, spool=spool, client=TestClient(as_user(application.build(parts))))
-    looks.close()
+def pages(settings: Settings) -> Pages:
+    parts = parts_of(settings, troubles=partial(troubles, settings, settings.destinations))
+    return Pages(settings=settings, client=pages_of(parts))
 
 
 def keys(settings: Settings) -> list[str]:
@@ -253,63 +233,3 @@ def test_troubles_are_looked_up_once_in_five_seconds() -> None:
         assert known() == ()
 
     assert times == [0.0, 5.0, 10.0]
-
-
-@pytest.fixture(scope="module")
-def node(start_node: StartNode) -> ArchivedNode:
-    started = start_node()
-    started.service.read(films.thumbnail(PATIENT))
-    return started
-
-
-@pytest.mark.drill(part="pages")
-def test_an_administrator_asks_a_destination_by_keys(node: ArchivedNode, browser: Browser) -> None:
-    with browsed(browser, node.service.http_port) as seen:
-        page = seen.open("/system")
-        asking = page.get_by_role("button", name="Ask archive")
-        tab_to(asking)
-        page.keyboard.press("Enter")
-        expect(page.locator(".echo p").first).to_contain_text("ok: ", timeout=20_000)
-        assert seen.violations() == []
-        seen.open("/system/settings")
-        assert seen.violations() == []
-
-    assert node.archive.echoes > 0
-
-
-@pytest.mark.drill(part="pages")
-def test_axe_finds_nothing_where_one_signs_in_and_gets_lost(start_node: StartNode, browser: Browser) -> None:
-    service = start_node(users=("ada",)).service
-    with browsed(browser, service.http_port) as seen:
-        page = seen.open("/users")
-        assert seen.violations() == []
-        page.locator('[name="user"]').fill("ada")
-        page.locator('[name="password"]').fill(PASSWORD)
-        page.keyboard.press("Enter")
-        expect(page.locator("main")).to_contain_text("ada")
-        assert seen.violations() == []
-        seen.open("/studies/1.2.3")
-        assert seen.violations() == []
-        seen.forgive(404)
-
-
-@pytest.mark.drill(part="pages")
-def test_while_the_archive_is_down_every_page_says_so(node: ArchivedNode, browser: Browser) -> None:
-    with node.archive.down():
-        film = films.as_another(films.thumbnail(PATIENT), "down", study="down")
-        assert peers.send(film, port=node.service.dicom_port) == 0
-        with browsed(browser, node.service.http_port) as seen:
-
-            def is_told() -> bool:
-                return seen.open("/").locator(".troubles", has_text="archive is down").count() > 0
-
-            peers.wait_until(is_told, what="the worklist says that the archive is down", limit_seconds=60.0)
-            seen.open("/system")
-            text = seen.page.inner_text("main")
-            assert "paused since" in text
-            seen.page.get_by_role("button", name="Ask archive").click()
-            expect(seen.page.locator(".echo .fault").first).to_be_visible(timeout=20_000)
-            assert seen.violations() == []
-        told = run_command("status", node.service.settings_path).stdout
-    assert re.search(r"destination archive: .*; paused since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC: \S", told)
-    assert not [secret for secret in (*PATIENT.values(), "Zyx") if secret in text + told]

@@ -53,10 +53,9 @@ def behind_proxy(tmp_path: Path) -> Iterator[TestClient]:
         yield client
 
 
-def test_this_machine_needs_no_password(local: TestClient) -> None:
-    answer = local.get(WHO)
-
-    assert (answer.status_code, answer.json()["name"], answer.json()["means"]) == (200, "", "local")
+def test_this_machine_needs_no_password_and_may_do_all(local: TestClient) -> None:
+    user = local.get(WHO).json()
+    assert (user["name"], user["means"], user["role"]) == ("", "local", "administrator")
 
 
 def test_every_page_forbids_what_a_page_does_not_need(local: TestClient) -> None:
@@ -268,6 +267,7 @@ def test_a_proxy_names_its_user(behind_proxy: TestClient) -> None:
     user = behind_proxy.get(WHO, headers=headers).json()
 
     assert (user["name"], user["means"], user["host"]) == ("J\u00fcrgen", "proxy", "10.0.0.9")
+    assert user["role"] == "administrator", "no header tells of roles"
     assert behind_proxy.get(WHO).status_code == 401
     assert behind_proxy.get(WHO, headers=[("x-remote-user", "a"), ("x-remote-user", "b")]).json()["title"] == "proxy"
     assert behind_proxy.get(WHO, headers={"x-remote-user": "a:b"}).json()["title"] == "proxy"

@@ -1,21 +1,32 @@
-"""What hostile or careless clients send to the web application: each gets a described answer, and the node goes on."""
+"""The interface as it is described, and what hostile or careless clients get: each a described answer."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, Final, cast
 
 import pytest
+import schemathesis
+from starlette.testclient import TestClient
 
 from models.progress import quiet
+from node.settings.http import HttpSettings
+from node.web import application
+from node.web.description import describe
+from node.web.roles import ROUTES
+from node.web.users import Role
 from tests.drills.fuzz import requests
+from tests.support.finished import parts_of
 from tests.support.peers import LOOPBACK
-from tests.support.service import Service
+from tests.support.service import Service, settings_for
 from tests.support.serving import read_to_end
+from tests.support.web_access import ADDRESS, PASSWORD, opened, users_in
 
 LONG_UID = "1." + "2" * 63
 MEGABYTE = b"x" * 2**20
@@ -167,3 +178,90 @@ def _status_of(pid: int, key: str) -> int:
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     (value,) = (line.split()[1] for line in lines if line.startswith(f"{key}:"))
     return int(value) * 1024
+
+
+READER: Final = ("bob", PASSWORD)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client at a node with users, behind the real access rules."""
+    folder = tmp_path_factory.mktemp("described")
+    http = HttpSettings(password_file=users_in(folder, "bob:reader"))
+    settings = replace(settings_for(folder / "node", archive_port=104), http=http)
+    parts = parts_of(settings)
+    with opened(http, folder) as access:
+        called = access.protected(application.build(parts, access))
+        yield TestClient(called, base_url=ADDRESS, client=("127.0.0.1", 50000), raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def described(client: TestClient) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = client.get("/api/openapi.json", auth=READER).json()
+    return found
+
+
+def operations(described: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    for path, methods in described["paths"].items():
+        for method, operation in methods.items():
+            yield method.upper(), path, operation
+
+
+def test_the_description_is_valid_openapi(described: Mapping[str, Any]) -> None:
+    schemathesis.openapi.from_dict(dict(described)).validate()
+
+    assert [server["url"] for server in described["servers"]] == ["/"]
+
+
+def test_every_route_says_in_a_sentence_what_it_does(described: Mapping[str, Any]) -> None:
+    for method, path, operation in operations(described):
+        assert re.fullmatch(r"[A-Z][a-z]+ .*[^.]", operation["summary"]), (method, path)
+
+
+def test_nobody_and_a_reader_get_the_answers_that_are_described(
+    client: TestClient, described: Mapping[str, Any]
+) -> None:
+    schemes = described["components"]["securitySchemes"]
+    for method, path, operation in operations(described):
+        asked = re.sub(r"\{\w+\}", "1.2.3", path)
+        assert client.request(method, asked).status_code == 401
+        assert {"401", "403"} <= set(operation["responses"])
+        assert all(name in schemes for needed in operation["security"] for name in needed)
+        if ROUTES[f"{method} {path}"] is Role.ADMINISTRATOR:
+            assert client.request(method, asked, auth=READER).status_code == 403
+            assert operation["responses"]["403"]["description"].startswith("for administrators")
+
+
+def test_behind_a_proxy_alone_no_password_and_no_session_is_asked_for() -> None:
+    routes = {method: {"description": "List all.", "responses": {}} for method in ("get", "post")}
+    http = HttpSettings(trusted_proxy=("192.0.2.1",), user_header="x-user")
+
+    described = describe(lambda: {"paths": {"/api/v1/studies": routes}}, http)["paths"]["/api/v1/studies"]
+
+    assert (described["get"]["security"], described["post"]["security"]) == ([{}], [{"token": []}])
+
+
+def test_the_page_shows_every_route_and_fetches_nothing_from_elsewhere(
+    client: TestClient, described: Mapping[str, Any]
+) -> None:
+    page = client.get("/interface", auth=READER).text
+
+    assert [f"<code>{method} {path}</code>" in page for method, path, _ in operations(described)].count(False) == 0
+    assert not re.search(r"<script|(?:src|href)=\"(?![/#])", page)
+
+
+def test_every_route_that_asks_describes_that_it_may_refuse(described: Mapping[str, Any]) -> None:
+    asked = {
+        path: methods["post"]
+        for path, methods in described["paths"].items()
+        if path.endswith(("}/questions", "}/replies"))
+    }
+    assert len(asked) == 6
+    assert [path for path, route in asked.items() if "429" not in route["responses"]] == []
+
+
+def test_the_description_is_made_when_somebody_asks_for_it(tmp_path: Path) -> None:
+    built = application.build(parts_of(settings_for(tmp_path / "node", archive_port=104)))
+    assert built.openapi_schema is None
+    assert "ProblemDocument" in built.openapi()["components"]["schemas"]
+    assert built.openapi() is built.openapi()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -10,13 +9,16 @@ from typing import cast
 import pytest
 from pydicom.dataset import Dataset
 
+from models.contract import Box
 from models.lab.training.films import find_films, read_films
 from models.lab.training.runfile import FilmSource
+from node.commands.corrections import export
+from node.errors import InputError
+from node.store.correction import CorrectionKind
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
-from tests.support.archived import archived_node
-from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, run_command
+from tests.support.archived import ArchivedNode, StartNode
+from tests.support.finished import Finished
 
 Content = dict[str, object]
 
@@ -25,21 +27,23 @@ PRESENT, ABSENT = "atelectasis", "cardiomegaly"  # what the scripted reader says
 
 @dataclass(frozen=True, kw_only=True)
 class Reviewed:
-    """A running node that has read one film, and its archive."""
+    """A film that a running node has read, and whose objects its archive has."""
 
-    service: Service
-    archive: ReceivingArchive
+    node: ArchivedNode
     film: Dataset
 
     def ask(self, method: str, path: str, body: Content | None = None) -> tuple[int, Content]:
-        return self.service.ask(method, path, body)
+        return self.node.service.ask(method, path, body)
 
     @property
     def path(self) -> str:
         return f"/api/v1/films/{self.film.SOPInstanceUID}/corrections"
 
-    def reports(self) -> list[Dataset]:
-        return [kept.dataset for kept in self.archive.kept if kept.dataset.Modality == "SR"]
+    def sent(self, modality: str = "") -> list[Dataset]:
+        return self.node.objects(self.film.StudyInstanceUID, modality)
+
+    def wait_for_sent(self, count: int) -> None:
+        self.node.archive.wait_until(lambda: len(self.sent()) == count)
 
     def finding(self, key: str) -> Content:
         _, study = self.ask("GET", f"/api/v1/studies/{self.film.StudyInstanceUID}")
@@ -48,13 +52,19 @@ class Reviewed:
         return next(finding for finding in findings if finding["prompt"] == key)
 
 
+@pytest.fixture(scope="module")
+def node(start_node: StartNode) -> ArchivedNode:
+    return start_node()
+
+
 @pytest.fixture
-def reviewed(tmp_path: Path) -> Iterator[Reviewed]:
-    film = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "ID-4711"})
-    with archived_node(tmp_path) as node:
-        node.service.read(film)
-        node.archive.wait_for_kept(2)
-        yield Reviewed(service=node.service, archive=node.archive, film=film)
+def reviewed(node: ArchivedNode, request: pytest.FixtureRequest) -> Reviewed:
+    name = request.node.name
+    film = films.as_another(films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "ID-4711"}), name, study=name)
+    node.service.read(film)
+    made = Reviewed(node=node, film=film)
+    made.wait_for_sent(2)
+    return made
 
 
 def test_a_correction_arrives_once_as_a_new_version(reviewed: Reviewed) -> None:
@@ -63,16 +73,19 @@ def test_a_correction_arrives_once_as_a_new_version(reviewed: Reviewed) -> None:
     status, answer = reviewed.ask("POST", reviewed.path, rejection)
     assert (status, answer["id"], answer["prompt"]) == (202, "a" * 32, PRESENT)
     assert cast(Content, reviewed.finding(PRESENT)["reader"])["what"] == "rejected"  # before any round
-    reviewed.archive.wait_for_kept(4)
+    reviewed.wait_for_sent(4)
     assert reviewed.ask("POST", reviewed.path, rejection)[0] == 202  # as after a lost answer
-    peers.wait_until(lambda: len(reviewed.service.logged("study.finished")) >= 2, what="the round is finished")
+    study, finished = reviewed.film.StudyInstanceUID, reviewed.node.service.logged
+    peers.wait_until(
+        lambda: [line["study"] for line in finished("study.finished")].count(study) >= 2, what="the round is finished"
+    )
 
-    old, new = reviewed.reports()
+    old, new = reviewed.sent("SR")
     assert predecessor(new) == old.SOPInstanceUID
-    assert len(reviewed.archive.kept) == 4
+    assert len(reviewed.sent()) == 4
     _, listed = reviewed.ask("GET", reviewed.path)
     assert [made["kind"] for made in cast(list[Content], listed["corrections"])] == ["reject"]
-    assert f'cxr_corrections_total{{kind="reject",prompt="{PRESENT}"}} 1.0' in reviewed.service.metrics()
+    assert f'cxr_corrections_total{{kind="reject",prompt="{PRESENT}"}} 1.0' in reviewed.node.service.metrics()
 
 
 def test_a_missed_finding_is_drawn_where_the_reader_saw_it(reviewed: Reviewed) -> None:
@@ -83,7 +96,7 @@ def test_a_missed_finding_is_drawn_where_the_reader_saw_it(reviewed: Reviewed) -
     added = reviewed.finding(ABSENT)
     assert added["state"] == "present"
     assert [found["box"] for found in cast(list[Content], added["boxes"])] == [box]
-    reviewed.archive.wait_for_kept(4)
+    reviewed.wait_for_sent(4)
 
 
 UNCORRECTABLE: tuple[tuple[dict[str, object], int, str], ...] = (
@@ -105,22 +118,21 @@ def test_what_cannot_be_corrected_changes_nothing(reviewed: Reviewed) -> None:
     assert reviewed.ask("GET", reviewed.path)[1] == {"corrections": []}
 
 
-@pytest.mark.drill(part="objects")
-def test_corrections_are_exported_for_training(reviewed: Reviewed, tmp_path: Path) -> None:
-    reviewed.ask("POST", reviewed.path, {"kind": "reject", "prompt": PRESENT})
-    reviewed.ask("POST", reviewed.path, {"kind": "add", "prompt": ABSENT, "box": [2, 3, 20, 30]})
-    reviewed.archive.wait_for_kept(4)
-    out = tmp_path / "corrected.jsonl"
+def test_corrections_are_exported_for_training(tmp_path: Path) -> None:
+    finished, out = Finished(tmp_path / "node"), tmp_path / "corrected.jsonl"
+    corrected = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "ID-4711"})
+    finished.read(corrected)
+    finished.correct(corrected, CorrectionKind.REJECT, prompt=PRESENT)
+    finished.correct(corrected, CorrectionKind.ADD, prompt=ABSENT, box=Box(left=2, top=3, right=20, bottom=30))
+    assert export(finished.settings, out) == 1
 
-    answer = run_command("corrections", reviewed.service.settings_path, "--export", out)
-
-    assert (answer.returncode, answer.stdout) == (0, f"{out}: 1 corrected film\n")
     (film,) = read_films(out, find_films(FilmSource(file=str(out))), side=64)
     assert film.line["present"] == {PRESENT: False, ABSENT: True}
-    assert [list(boxes) for boxes in film.line["boxes"].values()] == [[pytest.approx(_unit(reviewed.film), abs=1e-6)]]
-    assert all(secret not in out.read_text(encoding="utf-8") for secret in ("Zyx", "4711", reviewed.film.PatientID))
-    assert str(reviewed.film.SOPInstanceUID) not in out.read_text(encoding="utf-8")
-    assert run_command("corrections", reviewed.service.settings_path, "--export", out).returncode == 2
+    assert [list(boxes) for boxes in film.line["boxes"].values()] == [[pytest.approx(_unit(corrected), abs=1e-6)]]
+    secrets = ("Zyx", "4711", str(corrected.SOPInstanceUID))
+    assert [secret for secret in secrets if secret in out.read_text(encoding="utf-8")] == []
+    with pytest.raises(InputError):
+        export(finished.settings, out)
 
 
 def _unit(film: Dataset) -> list[float]:

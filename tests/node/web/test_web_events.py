@@ -15,19 +15,16 @@ from pathlib import Path
 import pytest
 
 from node.errors import NodeError
-from node.metrics import Metrics
 from node.net.http_connections import Limits
 from node.service import http as http_pages
 from node.store import lookup
-from node.store.spool import Spool
 from node.web import api, application
-from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests.support import films, peers
+from tests.support.finished import parts_of
 from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.service import Service, settings_for
 from tests.support.serving import Served, serving
-from tests.support.spoken import PROMPTS
 from tests.support.web_access import as_user
 
 LISTEN = http_pages._listen
@@ -54,11 +51,7 @@ class Watched:
 @contextmanager
 def watched(tmp_path: Path) -> Iterator[Watched]:
     settings = settings_for(tmp_path / "node", archive_port=104)
-    looks = Looks(tmp_path / "looks")
-    looks.close()
-    parts = WebParts(
-        settings=settings, spool=Spool(tmp_path / "node"), metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks
-    )
+    parts = parts_of(settings)
     with serving(application=as_user(application.build(parts)), limits=QUICK) as served:
         yield Watched(served=served, parts=parts)
 

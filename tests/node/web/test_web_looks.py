@@ -3,41 +3,53 @@
 from __future__ import annotations
 
 import stat
-import time
-from collections import Counter
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from pydicom.dataset import Dataset
+from starlette.testclient import TestClient
 
 from node.domain import Film, Reason
-from node.store.spool import Spool
 from node.web.look_files import MOST, Looks
+from node.web.problems import Problem
+from node.web.rate import RateLimit
 from tests.node.web.test_web_questions import REFUSED
 from tests.support import films, peers
-from tests.support.archived import ArchivedNode, StartNode
+from tests.support.finished import Finished
 
-Content = dict[str, object]
-
+Content = dict[str, Any]
 DICOM, PNG, JPEG = "application/dicom", "image/png", "image/jpeg"
 
 
 @pytest.fixture(scope="module")
-def node(start_node: StartNode) -> ArchivedNode:
-    return start_node()
+def node(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return Finished(tmp_path_factory.mktemp("looks") / "node", rate=RateLimit(burst=1000, seconds=1.0))
 
 
-def taken(node: ArchivedNode, body: bytes, *, kind: str = DICOM) -> Content:
+@pytest.fixture(scope="module")
+def client(node: Finished) -> TestClient:
+    return node.client()
+
+
+def taken(client: TestClient, body: bytes, *, kind: str = DICOM) -> Content:
     """Have a film looked at; what the node says of it."""
-    answer = node.service.request("POST", "/api/v1/looks", body, kind=kind)
+    answer = client.post("/api/v1/looks", content=body, headers={"Content-Type": kind})
     assert answer.status_code == 201, answer.text
-    return cast(Content, answer.json())
+    found: Content = answer.json()
+    return found
+
+
+def size_of(client: TestClient, look: Content) -> tuple[int, int]:
+    shown = client.get(f"/api/v1/looks/{look['id']}/picture")
+    assert shown.status_code == 200
+    return Image.open(BytesIO(shown.content)).size
 
 
 def picture(kind: str) -> bytes:
@@ -48,20 +60,17 @@ def picture(kind: str) -> bytes:
     return content.getvalue()
 
 
-def test_a_film_is_read_shown_and_asked_about(node: ArchivedNode) -> None:
+def test_a_film_is_read_shown_and_asked_about(client: TestClient) -> None:
     sent = films.thumbnail()
-
-    look = taken(node, films.file_bytes(sent))
-
-    film = cast(Content, look["film"])
+    look = taken(client, films.file_bytes(sent))
+    film = look["film"]
     assert (film["status"], film["source"], film["columns"]) == ("read", sent.SOPInstanceUID, sent.Columns)
     assert film["impression"]
-    shown = node.service.request("GET", f"/api/v1/looks/{look['id']}/picture")
-    assert (shown.status_code, Image.open(BytesIO(shown.content)).size) == (200, (sent.Columns, sent.Rows))
+    assert size_of(client, look) == (sent.Columns, sent.Rows)
     questions = {"questions": [{"prompt": "Edema"}, {"box": [20, 20, 60, 60]}]}
-    status, answered = node.service.ask("POST", f"/api/v1/looks/{look['id']}/questions", questions)
-    answers = cast(list[Content], answered["questions"])
-    assert (status, [answer["prompt"] for answer in answers]) == (200, ["Edema", None])
+    answered = client.post(f"/api/v1/looks/{look['id']}/questions", json=questions)
+    answers = answered.json()["questions"]
+    assert (answered.status_code, [answer["prompt"] for answer in answers]) == (200, ["Edema", None])
     assert answers[1]["box"] == [20, 20, 60, 60]
 
 
@@ -74,52 +83,46 @@ def test_a_film_is_read_shown_and_asked_about(node: ArchivedNode) -> None:
         ("what changed?", "compared with no other film", 0),
     ],
 )
-def test_a_film_is_asked_in_words(node: ArchivedNode, text: str, said: str | None, asked: int) -> None:
-    look = taken(node, films.file_bytes(films.thumbnail()))
-
-    status, reply = node.service.ask("POST", f"/api/v1/looks/{look['id']}/replies", {"text": text})
-
-    assert (status, reply["film"]) == (200, films.thumbnail().SOPInstanceUID)
-    assert reply["text"] is None if said is None else said in str(reply["text"])
-    assert len(cast(list[Content], reply["questions"])) == asked
+def test_a_film_is_asked_in_words(client: TestClient, text: str, said: str | None, asked: int) -> None:
+    look = taken(client, films.file_bytes(films.thumbnail()))
+    reply = client.post(f"/api/v1/looks/{look['id']}/replies", json={"text": text}).json()
+    assert reply["film"] == films.thumbnail().SOPInstanceUID
+    assert reply["text"] is None if said is None else said in reply["text"]
+    assert len(reply["questions"]) == asked
 
 
 @pytest.mark.parametrize("kind", [PNG, JPEG])
-def test_a_picture_is_read_in_its_own_pixels(node: ArchivedNode, kind: str) -> None:
-    look = taken(node, picture(kind), kind=kind)
-
-    film = cast(Content, look["film"])
+def test_a_picture_is_read_in_its_own_pixels(client: TestClient, kind: str) -> None:
+    look = taken(client, picture(kind), kind=kind)
+    film = look["film"]
     assert (film["status"], film["columns"], film["rows"], film["notes"]) == ("read", 300, 200, ["view_unknown"])
-    shown = node.service.request("GET", f"/api/v1/looks/{look['id']}/picture")
-    assert (shown.status_code, Image.open(BytesIO(shown.content)).size) == (200, (300, 200))
+    assert size_of(client, look) == (300, 200)
 
 
-def test_nothing_of_it_is_in_a_study_or_sent(node: ArchivedNode) -> None:
-    taken(node, films.file_bytes(films.as_another(films.thumbnail(), "looked at", study="looked at")))
-
-    assert list(Spool(node.directory).studies()) == []
-    assert node.service.ask("GET", "/api/v1/studies")[1]["total"] == 0
-    assert node.archive.requests == []
-    (folder,) = (node.directory / "looks").iterdir()
+def test_nothing_of_it_is_in_a_study_or_sent(node: Finished, client: TestClient) -> None:
+    taken(client, films.file_bytes(films.as_another(films.thumbnail(), "looked at", study="looked at")))
+    assert list(node.spool.studies()) == []
+    assert client.get("/api/v1/studies").json()["total"] == 0
+    assert node.ledger.open_deliveries() == []
+    folder = node.spool.directory / "looks"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
-def test_only_the_newest_are_known(node: ArchivedNode) -> None:
+def test_only_the_newest_are_known(node: Finished, client: TestClient) -> None:
     content = picture(PNG)
-    looks = [taken(node, content, kind=PNG)["id"] for _ in range(MOST + 1)]
+    looks = [taken(client, content, kind=PNG)["id"] for _ in range(MOST + 1)]
+    statuses = [client.get(f"/api/v1/looks/{looks[place]}/picture").status_code for place in (0, -1)]
+    assert statuses == [404, 200]
+    assert len(list((node.spool.directory / "looks").iterdir())) == MOST
 
-    assert node.service.request("GET", f"/api/v1/looks/{looks[0]}/picture").status_code == 404
-    assert node.service.request("GET", f"/api/v1/looks/{looks[-1]}/picture").status_code == 200
-    assert len(list((node.directory / "looks").glob("*/*"))) == MOST
 
-
-def test_a_film_that_is_not_read_says_why(node: ArchivedNode) -> None:
-    look = taken(node, films.file_bytes(films.lateral()))
-
-    assert cast(Content, look["film"])["reason"] == "lateral"
+@pytest.mark.parametrize(("film", "reason"), [(films.lateral, "lateral"), (films.color, "color")])
+def test_a_film_that_is_not_read_says_why(client: TestClient, film: Callable[[], Dataset], reason: str) -> None:
+    look = taken(client, films.file_bytes(film()))
+    assert (look["film"]["status"], look["film"]["reason"]) == ("not_processed", reason)
     for route, body in (("questions", {"questions": [{"prompt": "Edema"}]}), ("replies", {"text": "effusion?"})):
-        assert node.service.ask("POST", f"/api/v1/looks/{look['id']}/{route}", body)[0] == 409
+        assert client.post(f"/api/v1/looks/{look['id']}/{route}", json=body).status_code == 409
 
 
 @pytest.mark.parametrize(
@@ -132,30 +135,23 @@ def test_a_film_that_is_not_read_says_why(node: ArchivedNode) -> None:
         (b"{}", "application/json", 415),
     ],
 )
-def test_what_is_no_film_is_refused_and_not_kept(node: ArchivedNode, body: bytes, kind: str, status: int) -> None:
-    before = len(list((node.directory / "looks").glob("*/*")))
-
-    answer = node.service.request("POST", "/api/v1/looks", body, kind=kind)
-
-    assert (answer.status_code, str(node.directory) in answer.text) == (status, False)
-    assert len(list((node.directory / "looks").glob("*/*"))) == before
-
-
-def test_a_dicom_film_in_color_keeps_its_reason(node: ArchivedNode) -> None:
-    look = taken(node, films.file_bytes(films.color()))
-
-    film = cast(Content, look["film"])
-    assert (film["status"], film["reason"]) == ("not_processed", "color")
+def test_what_is_no_film_is_refused_and_not_kept(
+    node: Finished, client: TestClient, body: bytes, kind: str, status: int
+) -> None:
+    before = sorted(node.spool.directory.glob("looks/*"))
+    answer = client.post("/api/v1/looks", content=body, headers={"Content-Type": kind})
+    assert (answer.status_code, str(node.spool.directory) in answer.text) == (status, False)
+    assert sorted(node.spool.directory.glob("looks/*")) == before
 
 
 @pytest.mark.parametrize(("body", "status", "words"), REFUSED)
-def test_a_question_is_refused_as_about_any_film(node: ArchivedNode, body: Content, status: int, words: str) -> None:
-    look = taken(node, picture(PNG), kind=PNG)
-
-    answer = node.service.request("POST", f"/api/v1/looks/{look['id']}/questions", body)
-
-    assert (answer.status_code, words in answer.json()["detail"]) == (status, True)
-    assert str(node.directory) not in answer.text
+def test_a_question_is_refused_as_about_any_film(
+    node: Finished, client: TestClient, body: Content, status: int, words: str
+) -> None:
+    look = taken(client, picture(PNG), kind=PNG)
+    answer = client.post(f"/api/v1/looks/{look['id']}/questions", json=body)
+    assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True)
+    assert str(node.spool.directory) not in answer.text
 
 
 def test_a_film_is_forgotten_after_its_time_and_at_the_end(tmp_path: Path) -> None:
@@ -165,7 +161,6 @@ def test_a_film_is_forgotten_after_its_time_and_at_the_end(tmp_path: Path) -> No
     with file:
         file.write(b"film")
     look = looks.add(path, Film(source="1.2", reason=Reason.BLANK))
-
     assert looks.find(look.id) == look
     peers.wait_until(lambda: not path.exists(), what="the film is removed")
     assert looks.find(look.id) is None
@@ -176,36 +171,25 @@ def test_a_film_is_forgotten_after_its_time_and_at_the_end(tmp_path: Path) -> No
 def test_what_a_killed_process_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
     (tmp_path / "looks").mkdir()
     (tmp_path / "looks" / "film.dcm").write_bytes(b"film")
-
     Looks(tmp_path / "looks").close()
-
     assert not (tmp_path / "looks").exists()
 
 
-@contextmanager
-def held(node: ArchivedNode) -> Iterator[None]:
-    """Let the reader of a node wait."""
-    hold = node.service.settings_path.with_name("hold")
-    hold.touch()
-    try:
-        yield
-    finally:
-        hold.unlink()
+def test_two_have_the_model_eight_wait_and_more_are_sent_away_at_once(tmp_path: Path) -> None:
+    looks, leave = Looks(tmp_path / "looks"), threading.Event()
+    looks.close()
 
+    def wait() -> str:
+        try:
+            with looks.turn():
+                leave.wait(30)
+                return "read"
+        except Problem as problem:
+            return str(problem.status)
 
-@pytest.mark.drill(part="pages")
-def test_films_that_wait_for_the_model_delay_no_page(node: ArchivedNode) -> None:
-    film, pages = films.file_bytes(films.thumbnail()), ("/live", "/metrics", "/", "/api/v1/studies")
-
-    with ThreadPoolExecutor(60) as pool:
-        with held(node):
-            looks = [pool.submit(node.service.request, "POST", "/api/v1/looks", film, kind=DICOM) for _ in range(60)]
-            peers.wait_until(lambda: sum(each.done() for each in looks) >= 40, what="most are told to come again")
-            began = time.monotonic()
-            answers = [node.service.request("GET", path).status_code for path in pages]
-            lasted = time.monotonic() - began
-        statuses = Counter(each.result().status_code for each in looks)
-
-    assert (answers, lasted < 5.0) == ([200] * len(pages), True)
-    assert set(statuses) == {201, 503}
-    assert statuses[201] >= 2
+    with ThreadPoolExecutor(30) as pool:
+        waiting = [pool.submit(wait) for _ in range(30)]
+        peers.wait_until(lambda: sum(each.done() for each in waiting) == 20, what="all but ten are told to come again")
+        leave.set()
+        outcomes = sorted(each.result() for each in waiting)
+    assert outcomes == ["503"] * 20 + ["read"] * 10

@@ -1,28 +1,31 @@
-"""Questions about a film: page, interface, command and model give the same answers, which stay with the film."""
+"""Questions about a film over the interface for programs: asked, kept, counted, refused, removed, and sent once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
-from pydicom import dcmread
+from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
-from node.config import ModelSettings, QuestionsSettings
+from models.contract import Question
+from node.domain import JsonObject
+from node.errors import InputError
+from node.jobs import answers
+from node.jobs.answers import stored_question
+from node.web.rate import RateLimit
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films
-from tests.support.archived import archived_node
-from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import Service
+from tests.support.archived import StartNode
+from tests.support.finished import Finished
 
-Content = dict[str, object]
-
-BOX = [300.0, 700.0, 900.0, 1500.0]
-FACTS = ("id", "asked_at", "asked_by", "source", "model", "engine", "prompts", "sent")
-
-
+Content = dict[str, Any]
+FILM = films.thumbnail()
+STUDY = str(FILM.StudyInstanceUID)
+OF_FILM = f"/api/v1/studies/{STUDY}/films/{FILM.SOPInstanceUID}"
+PATH = f"{OF_FILM}/questions"
+BOX = [20.0, 30.0, 60.0, 90.0]
 REFUSED: tuple[tuple[Content, int, str], ...] = (
     ({"questions": []}, 422, "questions"),
     ({"questions": [{}]}, 422, "give a prompt, a box, or both"),
@@ -43,147 +46,151 @@ REFUSED: tuple[tuple[Content, int, str], ...] = (
 """What every route for questions refuses, with the status and words of its reason."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A node with the shipped model that has read a real film."""
-
-    service: Service
-    path: Path
-    study: str
-    uid: str
-    model: Path
-    archive: ReceivingArchive
-
-    @property
-    def film(self) -> str:
-        """The address of the film in the interface."""
-        return f"/api/v1/studies/{self.study}/films/{self.uid}"
-
-    @property
-    def address(self) -> str:
-        return f"http://{LOOPBACK}:{self.service.http_port}"
-
-    def ask(self, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Content]:
-        return self.service.ask(method, path, body, **headers)
-
-    def get(self, path: str) -> tuple[int, bytes]:
-        answer = self.service.request("GET", path)
-        return answer.status_code, answer.content
-
-    def page(self, path: str) -> str:
-        return self.get(path)[1].decode()
-
-    def questions(self, *questions: Content, **headers: str) -> tuple[int, Content]:
-        return self.ask("POST", f"{self.film}/questions", {"questions": questions}, **headers)
-
-
-@contextmanager
-def asking(directory: Path, *, model: Path, film: Path) -> Iterator[Asked]:
-    """Run a node that has read a film, and answers what workstations ask about it."""
-    asks = QuestionsSettings(ae_titles=("TESTER",))
-    with archived_node(
-        directory, model=ModelSettings(directory=model), change=lambda settings: replace(settings, questions=asks)
-    ) as node:
-        node.service.read(film)
-        header = dcmread(film, stop_before_pixels=True)
-        uids = {"study": str(header.StudyInstanceUID), "uid": str(header.SOPInstanceUID)}
-        asked = Asked(service=node.service, path=film, model=model, archive=node.archive, **uids)
-        _, study = asked.ask("GET", f"/api/v1/studies/{asked.study}")
-        node.archive.wait_for_kept(len(cast(list[Content], study["outputs"])))
-        yield asked
-
-
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, chest_film: Path) -> Iterator[Asked]:
-    with asking(tmp_path_factory.mktemp("asked"), model=phantom_model, film=chest_film) as opened:
-        yield opened
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    made = Finished(tmp_path_factory.mktemp("asked") / "node", rate=RateLimit(burst=1000, seconds=1.0))
+    made.read(FILM)
+    return made
 
 
-def bare(answer: Content) -> Content:
-    return {key: value for key, value in answer.items() if key not in FACTS}
+def ask(asked: Finished, *questions: Content, **headers: str) -> list[Content]:
+    answer = asked.client().post(PATH, json={"questions": questions}, headers=headers)
+    assert answer.status_code == 201, answer.text
+    return cast(list[Content], answer.json()["questions"])
 
 
-def test_questions_stay_with_the_film(asked: Asked) -> None:
-    _, made = asked.questions({"prompt": "Edema"}, {"prompt": "Fracture"}, **{"X-Requested-From": "page"})
-    _, listed = asked.ask("GET", f"{asked.film}/questions")
-
-    answers = cast(list[Content], made["questions"])
-    assert [answer["source"] for answer in answers] == ["page", "page"]
-    known = cast(list[Content], listed["questions"])
-    assert [answer for answer in known if answer["id"] in {made["id"] for made in answers}] == sorted(
-        answers, key=lambda answer: str(answer["id"])
-    )
+def test_questions_stay_with_the_film_and_are_counted_by_source(asked: Finished) -> None:
+    made = [
+        *ask(asked, {"prompt": "Edema"}, {"prompt": "Fracture"}, **{"X-Requested-From": "page"}),
+        *ask(asked, {"box": BOX}),
+    ]
+    assert [answer["source"] for answer in made] == ["page", "page", "api"]
+    assert [answer["sent"] for answer in made] == [False] * 3
+    listed = asked.client().get(PATH).json()["questions"]
+    assert sorted(listed, key=lambda answer: answer["id"]) == sorted(made, key=lambda answer: answer["id"])
+    counted = {
+        source: asked.bench.metrics.registry.get_sample_value("cxr_questions_total", {"source": source})
+        for source in ("page", "api", "dicom")
+    }
+    assert counted == {"page": 2, "api": 1, "dicom": 0}
 
 
 @pytest.mark.parametrize(("body", "status", "words"), REFUSED)
-def test_a_question_that_cannot_be_asked_is_refused(asked: Asked, body: Content, status: int, words: str) -> None:
-    answered, content = asked.ask("POST", f"{asked.film}/questions", body)
-
-    assert answered == status
-    assert words in str(content["detail"])
-
-
-def test_a_film_that_is_unknown_cannot_be_asked_about(asked: Asked) -> None:
-    path = f"/api/v1/studies/{asked.study}/films/1.2.3.4/questions"
-
-    assert asked.ask("POST", path, {"questions": [{"prompt": "Edema"}]})[0] == 404
+def test_a_question_that_cannot_be_asked_is_refused(asked: Finished, body: Content, status: int, words: str) -> None:
+    answer = asked.client().post(PATH, json=body)
+    assert answer.status_code == status
+    assert words in str(answer.json()["detail"])
 
 
-def test_an_answer_is_sent_to_the_archive_once(asked: Asked) -> None:
-    (answer,) = cast(list[Content], asked.questions({"prompt": "Pneumonia", "box": BOX})[1]["questions"])
-    before = len(asked.archive.kept)
+def test_what_is_unknown_is_neither_asked_about_nor_sent(asked: Finished) -> None:
+    pages = asked.client()
+    path = PATH.replace(str(FILM.SOPInstanceUID), "1.2.3.4")
+    assert pages.post(path, json={"questions": [{"prompt": "Edema"}]}).status_code == 404
+    assert pages.post(f"/api/v1/questions/{'0' * 32}/send").status_code == 404
 
-    sent = [asked.ask("POST", f"/api/v1/questions/{answer['id']}/send") for _ in range(2)]
-    asked.archive.wait_for_kept(before + 2)
 
-    assert [status for status, _ in sent] == [202, 202]
-    assert answer["sent"] is False
-    assert (answer["engine"], str(answer["prompts"]).split()[0]) == ("onnx", "chexpert14")
-    new = [kept.dataset for kept in asked.archive.kept[before:]]
+def test_a_question_that_the_model_refused_is_not_sent_but_removed(asked: Finished) -> None:
+    pages, (known,) = asked.client(), ask(asked, {"prompt": "Pneumonia"})
+    stored = next(each for each in asked.spool.documents(STUDY, "questions") if each["id"] == known["id"])
+    answer: JsonObject = {**cast(JsonObject, stored["answer"]), "never_learned": ["zyx"], "boxes": []}
+    refused: JsonObject = {**stored, "id": "f" * 32, "answer": {**answer, "question": {"prompt": "zyx", "box": None}}}
+    asked.spool.keep_document(STUDY, "questions", "f" * 32, refused)
+    counts = [pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"]]
+
+    assert pages.post(f"/api/v1/questions/{'f' * 32}/send").status_code == 409
+    with capture_logs() as lines:
+        statuses = [pages.delete(f"/api/v1/questions/{question}").status_code for question in (known["id"], "f" * 32)]
+    assert statuses == [409, 204]
+    counts.append(pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"])
+    assert counts[0] == counts[1], "it never counted"
+    assert "f" * 32 not in str(pages.get(PATH).json())
+    assert [(line["event"], line["study"]) for line in lines if "outcome" in line][-1] == ("question.removed", STUDY)
+
+
+def test_an_answer_is_sent_to_the_archive_once_and_its_objects_are_given_back(start_node: StartNode) -> None:
+    node = start_node()
+    service = node.service
+    service.read(FILM)
+    node.archive.wait_for_kept(2)
+    _, made = service.ask("POST", PATH, {"questions": [{"prompt": "Fracture", "box": BOX}]})
+    (answer,) = cast(list[Content], made["questions"])
+    statuses = [service.ask("POST", f"/api/v1/questions/{answer['id']}/send")[0] for _ in range(2)]
+    node.archive.wait_for_kept(4)
+    assert statuses == [202, 202]
+    new = [kept.dataset for kept in node.archive.kept[2:]]
     assert sorted(dataset.Modality for dataset in new) == ["PR", "SR"]
-    assert {dataset.StudyInstanceUID for dataset in new} == {films.rg1().StudyInstanceUID}
-    listed = cast(list[Content], asked.ask("GET", f"{asked.film}/questions")[1]["questions"])
-    assert [question["sent"] for question in listed if question["id"] == answer["id"]] == [True]
+    assert {dataset.StudyInstanceUID for dataset in new} == {STUDY}
+    _, listed = service.ask("GET", PATH)
+    assert [question["sent"] for question in cast(list[Content], listed["questions"])] == [True]
 
-
-def test_the_objects_of_a_sent_answer_are_listed_and_given_back(asked: Asked) -> None:
-    (answer,) = cast(list[Content], asked.questions({"prompt": "Fracture", "box": BOX})[1]["questions"])
-    before = len(asked.archive.kept)
-    asked.ask("POST", f"/api/v1/questions/{answer['id']}/send")
-    asked.archive.wait_for_kept(before + 2)
-    sent = {str(kept.dataset.SOPInstanceUID) for kept in asked.archive.kept[before:]}
-
-    study = f"/studies/{films.rg1().StudyInstanceUID}"
-    outputs = cast(list[Content], asked.ask("GET", f"/api/v1{study}")[1]["outputs"])
+    outputs = cast(list[Content], service.ask("GET", f"/api/v1/studies/{STUDY}")[1]["outputs"])
     of_answer = [output for output in outputs if output["question"] == answer["id"]]
-    page = asked.page(study)
-
-    assert {output["uid"] for output in of_answer} == sent
-    assert {(output["film"], output["round"], output["is_there"]) for output in of_answer} == {(asked.uid, None, True)}
+    assert {output["uid"] for output in of_answer} == {str(dataset.SOPInstanceUID) for dataset in new}
+    assert {(each["film"], each["round"], each["is_there"]) for each in of_answer} == {
+        (str(FILM.SOPInstanceUID), None, True)
+    }
     assert None not in {output["round"] for output in outputs if not output["question"]}
-    assert {asked.get(f"/api/v1/outputs/{uid}")[0] for uid in sent} == {200}
-    assert asked.get(f"/api/v1/outputs/{of_answer[0]['uid']}")[1][128:132] == b"DICM"
+    given = [service.request("GET", f"/api/v1/outputs/{output['uid']}") for output in of_answer]
+    assert [(each.status_code, each.content[128:132]) for each in given] == [(200, b"DICM")] * 2
+    page = service.request("GET", f"/studies/{STUDY}").text
     assert page.count("of the answer to &#34;Fracture&#34; on film 1</span>") == 2
     assert "no longer here" not in page
+    assert len(node.archive.kept) == 4
 
 
-def test_words_that_were_never_learned_are_not_sent(asked: Asked) -> None:
-    (answer,) = cast(list[Content], asked.questions({"prompt": "a zebra"})[1]["questions"])
-
-    assert asked.ask("POST", f"/api/v1/questions/{answer['id']}/send")[0] == 409
-    assert asked.ask("POST", f"/api/v1/questions/{'0' * 32}/send")[0] == 404
+BURST = 3
+EDEMA = {"questions": [{"prompt": "Edema"}]}
 
 
-def test_prompts_are_listed_for_suggestions(asked: Asked) -> None:
-    _, content = asked.ask("GET", "/api/v1/prompts")
+@pytest.fixture
+def limited(tmp_path: Path) -> Finished:
+    """One whose users ask three questions, and then one in an hour."""
+    made = Finished(tmp_path / "node", rate=RateLimit(burst=BURST, seconds=3600.0))
+    made.read(FILM)
+    return made
 
-    assert {"key": "edema", "kind": "pathology", "phrase": "Edema"} in cast(list[Content], content["prompts"])
+
+def look_at(client: TestClient) -> str:
+    """Have a film looked at without a study; its address."""
+    made = client.post("/api/v1/looks", content=films.file_bytes(FILM), headers={"Content-Type": "application/dicom"})
+    return f"/api/v1/looks/{made.json()['id']}"
 
 
-def test_questions_are_counted_by_source(asked: Asked) -> None:
-    asked.questions({"prompt": "Edema"})
-    lines = asked.service.metrics().splitlines()
+@pytest.mark.parametrize("where", ["film", "look"])
+def test_each_question_of_a_request_counts(limited: Finished, where: str) -> None:
+    client = limited.client()
+    path = OF_FILM if where == "film" else look_at(client)
+    several = client.post(f"{path}/questions", json={"questions": [{"prompt": "Edema"}] * BURST})
+    refused = [client.post(f"{path}/questions", json=EDEMA), client.post(f"{path}/replies", json={"text": "Edema"})]
+    assert several.is_success
+    assert [answer.status_code for answer in refused] == [429, 429]
+    assert all(int(answer.headers["Retry-After"]) > 0 for answer in refused)
 
-    (line,) = [line for line in lines if line.startswith('cxr_questions_total{source="api"}')]
-    assert float(line.split()[1]) >= 1
-    assert any(line.startswith('cxr_questions_total{source="dicom"}') for line in lines)
+
+def test_questions_of_one_user_count_wherever_they_are_asked(limited: Finished) -> None:
+    client = limited.client()
+    look = look_at(client)
+    asked = [client.post(f"{path}/replies", json={"text": "Edema"}) for path in (OF_FILM, look, OF_FILM, look)]
+    assert [answer.status_code for answer in asked] == [200, 200, 200, 429]
+
+
+def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_answer(limited: Finished) -> None:
+    client = limited.client()
+    (made,) = client.post(f"{OF_FILM}/questions", json=EDEMA).json()["questions"]  # its encoded film is in memory
+    films.keep(limited.spool, highdicom_note(FILM))
+
+    refused = [
+        client.post(f"{OF_FILM}/questions", json=EDEMA),
+        client.post(f"{OF_FILM}/replies", json={"text": "List the findings"}),
+        client.post(f"{OF_FILM}/corrections", json={"kind": "reject", "prompt": "pleural_effusion"}),
+    ]
+    why = "rejected by the archive: Rejected for Quality Reasons (113001 DCM)"
+    assert [(answer.status_code, why in answer.json()["detail"]) for answer in refused] == [(409, True)] * 3
+    assert client.get(f"{OF_FILM}/corrections").json() == {"corrections": []}
+    assert len(client.get(f"{OF_FILM}/questions").json()["questions"]) == 1
+    (film,) = (each for each in limited.spool.study(STUDY).instances if each.sop_instance_uid == FILM.SOPInstanceUID)
+    with pytest.raises(InputError, match="113001"):  # as for an object of a workstation
+        limited.parts.answerer().ask(film, [Question(prompt="Edema")], by="", source="dicom")
+    stored = stored_question(limited.spool, STUDY, made["id"])
+    with pytest.raises(InputError, match="rejected by the archive"):
+        answers.take(limited.spool, stored, destinations=limited.parts.destinations())

@@ -11,7 +11,6 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
@@ -21,9 +20,8 @@ from node.config import Settings, StorageSettings
 from node.errors import ConfigError
 from node.settings.http import HttpSettings, OidcSettings
 from node.web.access import check_files
-from tests.support.archived import StartNode
 from tests.support.certificates import Authority
-from tests.support.identity_provider import CLIENT, SECRET, Provider, Spoiled
+from tests.support.identity_provider import CLIENT, Provider, Spoiled, oidc_of
 from tests.support.web_access import ADDRESS, BROWSER, PASSWORD, client_of, opened, sign_in, users_in
 
 WHO = "/api/v1/who"
@@ -41,16 +39,7 @@ def provider() -> Iterator[Provider]:
 
 @pytest.fixture
 def settings(provider: Provider, tmp_path: Path) -> HttpSettings:
-    secret = tmp_path / "secret"
-    secret.write_text(f"{SECRET}\n", encoding="utf-8")
-    oidc = OidcSettings(
-        issuer=provider.issuer,
-        client_id=CLIENT,
-        client_secret_file=secret,
-        reader_groups=("radiology",),
-        administrator_groups=("chex-admins",),
-    )
-    return HttpSettings(oidc=oidc)
+    return HttpSettings(oidc=oidc_of(provider, tmp_path))
 
 
 @pytest.fixture
@@ -314,26 +303,6 @@ def test_doctor_asks_the_provider(settings: HttpSettings, provider: Provider, tm
 
     assert (str(good.state), str(bad.state)) == ("ok", "fault")
     assert provider.issuer in bad.message and "Connect call failed" in bad.message
-
-
-@pytest.mark.drill(part="pages")
-def test_a_browser_signs_in_and_out(start_node: StartNode, settings: HttpSettings, browser: Browser) -> None:
-    started = start_node(change=lambda made: replace(made, http=replace(settings, port=0)))
-    origin, context = f"http://127.0.0.1:{started.service.http_port}", browser.new_context()
-    page = context.new_page()
-
-    page.goto(f"{origin}/?state=parked")
-    page.get_by_text("Sign in by single sign-on").click()
-    page.wait_for_url(f"{origin}/?state=parked")
-    assert page.get_by_role("button", name="Log out").is_visible()
-    page.set_content(f'<a href="{origin}/statistics">elsewhere</a>')
-    page.get_by_text("elsewhere").click()
-    page.wait_for_url(f"{origin}/statistics")
-    page.get_by_role("button", name="Log out").click()
-    page.wait_for_url(f"{origin}/login")
-    page.goto(f"{origin}/")
-    assert page.url == f"{origin}/login?next=%2F"
-    context.close()
 
 
 OIDC = {"issuer": "https://sso.example/realms/x", "client_id": "chex", "client_secret_file": "secret"}

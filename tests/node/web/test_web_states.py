@@ -17,9 +17,9 @@ from models.contract import FindingState
 from models.documents import encode
 from node import metrics
 from node.answers.questions import Topic, understand
+from node.commands import operate
 from node.config import Settings
-from node.domain import Delivery, DeliveryState
-from node.metrics import Metrics
+from node.domain import Delivery, DeliveryState, StudyState
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
@@ -27,15 +27,12 @@ from node.read import prompts
 from node.store.ledger import Ledger, open_ledger
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow
-from node.web import application, problems, shown, words
-from node.web.look_files import Looks
-from node.web.parts import WebParts
+from node.web import problems, shown, words
 from node.web.problems import Problem
 from tests.paths import REPOSITORY
 from tests.support import films, samples
+from tests.support.finished import pages_of, parts_of
 from tests.support.service import settings_for
-from tests.support.spoken import PROMPTS
-from tests.support.web_access import as_user
 
 STUDY = "1.2.3"
 PATIENT = {
@@ -58,12 +55,7 @@ def spool(settings: Settings) -> Spool:
 
 def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
     """Answers of the application, as to a user whom it knows."""
-    looks = Looks(spool.directory / "looks")
-    looks.close()
-    built = application.build(
-        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
-    )
-    return TestClient(as_user(built, name=user))
+    return pages_of(parts_of(settings, spool), user=user)
 
 
 def in_ledger(settings: Settings, change: Callable[[Ledger], None]) -> None:
@@ -77,14 +69,6 @@ def test_an_empty_worklist_says_where_to_send_films(settings: Settings, spool: S
     assert page.status_code == 200
     assert "Nothing received yet: send a film to AE <b>CHEX</b>" in page.text
     assert "at port <b>11112</b>" in page.text
-
-
-@pytest.mark.parametrize("query", ["?state=lost", "?page=-1", "?page=9e9", "?q=%27%3Cb%3E", "?page=99999999999"])
-def test_a_worklist_takes_any_query(settings: Settings, spool: Spool, query: str) -> None:
-    page = client(settings, spool).get(f"/{query}")
-
-    assert page.status_code == 200
-    assert "<b>&" not in page.text and "'<b>" not in page.text
 
 
 @pytest.mark.parametrize("path", ["/studies/1.2.3", "/studies/nothing", f"/studies/{'1' * 65}"])
@@ -284,16 +268,6 @@ def test_the_bar_names_a_user_who_can_log_out(settings: Settings, spool: Spool) 
     assert "/logout" not in unknown.text
 
 
-def test_files_of_the_pages_are_served_with_their_types(settings: Settings, spool: Spool) -> None:
-    pages = client(settings, spool)
-    types = {name: pages.get(f"/static/{name}").headers["content-type"] for name in ("film.js", "page.css", "icon.svg")}
-
-    assert "javascript" in types["film.js"]
-    assert types["page.css"].startswith("text/css")
-    assert types["icon.svg"] == "image/svg+xml"
-    assert pages.get("/static/../pages.py").status_code == 404
-
-
 def test_a_page_says_of_a_film_what_every_output_says() -> None:
     film = samples.several()
 
@@ -338,3 +312,132 @@ def test_the_pages_have_words_for_everything() -> None:
     assert not [kind for kind in (*OUTPUTS.own, "oru", rejection.KIND) if words.output_kind(kind) == kind]
     assert words.ANSWERS.keys() == {*FindingState, ""}
     assert "normal" not in " ".join(words.ANSWERS.values()).lower()
+
+
+SENT, PARKED, WAITING, ABANDONED = (
+    DeliveryState.SENT,
+    DeliveryState.PARKED,
+    DeliveryState.WAITING,
+    DeliveryState.ABANDONED,
+)
+
+
+def with_deliveries(
+    *states: DeliveryState, study: str = STUDY, state: StudyState = "finished"
+) -> Callable[[Ledger], None]:
+    """Record a study and a delivery in each of these states."""
+
+    def change(ledger: Ledger) -> None:
+        ledger.set_study(study, state)
+        for number, delivered in enumerate(states):
+            delivery = Delivery(destination="archive", study_uid=study, sop_instance_uid=f"{study}.{number}", kind="sr")
+            ledger.add_delivery(delivery)
+            ledger.set_delivery(delivery, delivered, attempts=1, reason="no room there" if delivered != SENT else None)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("states", "state", "chip"),
+    [
+        ((SENT, SENT), "finished", "finished"),
+        ((DeliveryState.COMMITTED,), "finished", "finished"),
+        ((), "finished", "finished"),
+        ((PARKED, PARKED), "finished", "not delivered"),
+        ((WAITING,), "finished", "not delivered"),
+        ((ABANDONED,), "finished", "not delivered"),
+        ((SENT, PARKED), "finished", "partly delivered"),
+        ((SENT, WAITING), "finished", "partly delivered"),
+        ((PARKED,), "reading", "being read"),
+        ((PARKED,), "parked", "parked"),
+    ],
+)
+def test_a_study_is_finished_where_it_was_delivered(
+    settings: Settings, spool: Spool, states: tuple[DeliveryState, ...], state: StudyState, chip: str
+) -> None:
+    in_ledger(settings, with_deliveries(*states, state=state))
+    node = client(settings, spool)
+
+    shown = {path: node.get(path).text for path in ("/", f"/studies/{STUDY}")}
+    told = node.get(f"/api/v1/studies/{STUDY}").json()["line"]
+
+    assert all(f'<span class="chip">{chip}</span>' in page for page in shown.values())
+    assert all(('class="state finished"' in page) == (chip == "finished") for page in shown.values())
+    taken = sum(delivery in (SENT, DeliveryState.COMMITTED) for delivery in states)
+    expected = "nothing" if not states else "all" if taken == len(states) else "some" if taken else "none"
+    assert (told["state"], told["delivered"]) == (state, expected)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("", {"1.1", "1.2", "1.3", "1.4"}),
+        ("parked", {"1.2", "1.3", "1.4"}),
+        ("not_delivered", {"1.2"}),
+        ("finished", {"1.1", "1.2", "1.3"}),
+        ("reading", set()),
+    ],
+)
+def test_the_filter_shows_what_it_names(settings: Settings, spool: Spool, state: str, expected: set[str]) -> None:
+    in_ledger(settings, with_deliveries(SENT, study="1.1"))
+    in_ledger(settings, with_deliveries(PARKED, study="1.2"))
+    in_ledger(settings, with_deliveries(SENT, PARKED, study="1.3"))
+    in_ledger(settings, lambda ledger: ledger.set_study("1.4", "parked", stage="read", reason="damaged"))
+    node = client(settings, spool)
+
+    page = node.get("/", params={"state": state}).text
+    answer = node.get("/api/v1/studies", params={"state": state}).json()
+
+    assert {uid for uid in ("1.1", "1.2", "1.3", "1.4") if f'data-uid="{uid}"' in page} == expected
+    assert ({line["uid"] for line in answer["studies"]}, answer["total"]) == (expected, len(expected))
+    if state == "parked":
+        assert "no room there" in page and "Retry" in page
+
+
+def test_status_tells_what_was_not_delivered(settings: Settings, spool: Spool) -> None:
+    in_ledger(settings, with_deliveries(PARKED, study="1.1"))
+    in_ledger(settings, with_deliveries(SENT, study="1.2"))
+
+    told = operate.status(settings)
+    lines = operate.render(told, zone=settings.site.zone)
+
+    assert (told["not_delivered"], told["studies"]) == (1, {"receiving": 0, "reading": 0, "finished": 2, "parked": 0})
+    assert "studies finished: 2" in lines
+    assert "finished, with nothing delivered: 1" in lines
+
+
+REFUSED = "Studies are found by digits of their UID alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "typed", "said"),
+    [
+        *(("q", typed, REFUSED) for typed in ("Meier", "1.2.3a", "1.2%", "1,2", "<b>", "1" * 65, "MRN 77", "胸部")),
+        ("state", "lost", "There is no such state"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_words(
+    settings: Settings, spool: Spool, name: str, typed: str, said: str
+) -> None:
+    in_ledger(settings, with_deliveries(SENT))
+    node = client(settings, spool)
+    page = node.get("/", params={name: typed})
+    assert page.status_code == 200
+    assert said in page.text
+    assert "data-uid" not in page.text
+    assert "<b>&" not in page.text and "'<b>" not in page.text
+    assert node.get("/api/v1/studies", params={name: typed}).status_code == 422
+
+
+@pytest.mark.parametrize("typed", ["1.2.3", " 1.2.3 ", "2", "1.2.", "."])
+def test_digits_are_searched_as_they_are_typed(settings: Settings, spool: Spool, typed: str) -> None:
+    in_ledger(settings, with_deliveries(SENT))
+    in_ledger(settings, with_deliveries(SENT, study="9"))
+    page = client(settings, spool).get("/", params={"q": typed}).text
+    assert f'data-uid="{STUDY}"' in page
+    assert 'data-uid="9"' not in page
+
+
+@pytest.mark.parametrize("page", ["-1", "9e9", "99999999999"])
+def test_any_page_of_the_worklist_can_be_asked_for(settings: Settings, spool: Spool, page: str) -> None:
+    assert client(settings, spool).get("/", params={"page": page}).status_code == 200

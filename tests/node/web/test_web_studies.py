@@ -1,168 +1,164 @@
-"""Worklist, studies, pictures and outputs as a program gets them from a running node."""
+"""Worklist, studies, pictures, findings and outputs as a program gets them, of a node that has read three studies."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import cast
+from typing import Any
+from urllib.parse import urlencode
 
-import httpx2
 import numpy as np
+import numpy.typing as npt
 import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
+from starlette.testclient import TestClient
 
+from node.config import ReportSettings
+from node.outputs.report_json import SEARCHED_NOTE
 from node.read import grayscale
 from node.read.grayscale import Window
-from tests.support import decoded, films, peers
-from tests.support.archived import StartNode
-from tests.support.peers import ReceivingArchive
-from tests.support.service import Service
+from node.store.correction import CorrectionKind
+from node.web import findings
+from tests.support import decoded, films
+from tests.support.finished import Finished, pages_of
 
-Content = dict[str, object]
-
-SECRET = "Zyx^Secret"
+ACCESSION = "ACC-17"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A node that has read two studies, of one film and of two, and sent its answers to an archive."""
+    """What it left, and a client of it; alone, pair, mixed: the films of a study each, mixed with a lateral one."""
 
-    service: Service
-    archive: ReceivingArchive
+    finished: Finished
+    client: TestClient
     alone: Dataset
     pair: tuple[Dataset, Dataset]
+    mixed: tuple[Dataset, Dataset]
 
-    def get(self, path: str, *, method: str = "GET") -> httpx2.Response:
-        return self.service.request(method, path)
+    def json(self, path: str) -> dict[str, Any]:
+        answer = self.client.get(path)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
-    def studies(self, query: str = "") -> list[Content]:
-        return cast(list[Content], self.get(f"/api/v1/studies{query}").json()["studies"])
+    def study(self, film: Dataset) -> dict[str, Any]:
+        return self.json(f"/api/v1/studies/{film.StudyInstanceUID}")
 
-    def study(self, film: Dataset) -> Content:
-        return self.get(f"/api/v1/studies/{film.StudyInstanceUID}").json()
+    def findings(self, **query: object) -> dict[str, Any]:
+        return self.json(f"/api/v1/findings?{urlencode(query)}")
+
+    @property
+    def picture(self) -> str:
+        return f"/api/v1/films/{self.alone.SOPInstanceUID}/picture"
+
+    def pixels(self, query: str = "") -> npt.NDArray[np.uint8]:
+        return np.asarray(Image.open(BytesIO(self.client.get(f"{self.picture}{query}").content)))
+
+
+def film(name: str, study: str, made: Dataset | None = None) -> Dataset:
+    changes = {"PatientName": "Zyx^Secret", "AccessionNumber": ACCESSION, "SeriesInstanceUID": "1.2.3.9"}
+    return films.changed(films.as_another(made or films.thumbnail(), name, study=study), changes)
 
 
 @pytest.fixture(scope="module")
-def node(start_node: StartNode) -> Node:
-    alone = films.changed(films.as_another(films.thumbnail(), "alone", study="alone"), {"PatientName": SECRET})
-    pair = tuple(films.as_another(films.thumbnail(), name, study="pair") for name in ("first", "second"))
-    started = start_node()
-    started.service.read(alone)
-    started.service.read(*pair)
-    started.archive.wait_for_kept(6)
-    return Node(service=started.service, archive=started.archive, alone=alone, pair=(pair[0], pair[1]))
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    finished = Finished(tmp_path_factory.mktemp("studies") / "node")
+    alone, pair = film("alone", "alone"), (film("first", "pair"), film("second", "pair"))
+    mixed = (film("frontal", "mixed"), film("lateral", "mixed", films.lateral()))
+    for several in ((alone,), pair, mixed):
+        finished.read(*several)
+    return Node(finished=finished, client=finished.client(), alone=alone, pair=pair, mixed=mixed)
 
 
 def test_the_worklist_has_the_newest_study_first(node: Node) -> None:
-    peers.wait_until(lambda: all("sent" in str(line["deliveries"]) for line in node.studies()), what="all is sent")
-    newest, oldest = node.studies()
-
-    assert [newest["uid"], oldest["uid"]] == [node.pair[0].StudyInstanceUID, node.alone.StudyInstanceUID]
-    assert (newest["state"], newest["read"], oldest["read"]) == ("finished", 2, 1)
-    assert oldest["deliveries"] == {"archive": {"sent": 2}}
+    listed = node.json("/api/v1/studies")["studies"]
+    assert [line["uid"] for line in listed] == [
+        film.StudyInstanceUID for film in (node.mixed[0], node.pair[0], node.alone)
+    ]
+    assert [(line["state"], line["read"]) for line in listed] == [("finished", 1), ("finished", 2), ("finished", 1)]
+    assert listed[-1]["deliveries"] == {"archive": {"sent": 2}}
 
 
 def test_studies_are_found_by_state_and_digits(node: Node) -> None:
     uid = str(node.alone.StudyInstanceUID)
-
-    assert [line["uid"] for line in node.studies(f"?q={uid[3:]}")] == [uid]
-    assert len(node.studies("?state=finished&limit=1")) == 1
-    assert node.get("/api/v1/studies?limit=1").json()["total"] == 2
-    assert node.studies("?state=parked") == []
-    assert node.studies("?offset=2") == []
-
-
-def test_a_study_has_its_films_as_report_json(node: Node) -> None:
-    (film,) = cast(list[Content], node.study(node.alone)["films"])
-    read = cast(Content, film["film"])
-
-    assert (film["uid"], film["status"], film["round"]) == (str(node.alone.SOPInstanceUID), "read", 1)
-    assert (read["columns"], read["rows"]) == (node.alone.Columns, node.alone.Rows)
-    assert {"findings", "sentences", "withheld", "impression", "analyzed"} <= read.keys()
-    assert "contradiction" not in cast(list[Content], read["findings"])[0]
-    assert "searched" not in read
-
-
-def test_an_output_has_the_bytes_that_were_sent(node: Node) -> None:
-    kept = {received.sop_instance_uid: received.dataset for received in node.archive.kept}
-    outputs = cast(list[Content], node.study(node.alone)["outputs"])
-
-    assert {output["kind"] for output in outputs} == {"sr", "gsps"}
-    for output in outputs:
-        answer = node.get(f"/api/v1/outputs/{output['uid']}")
-        assert answer.headers["content-type"] == "application/dicom"
-        assert films.body_of(answer.content) == films.body_of(films.file_bytes(kept[str(output["uid"])]))
-
-
-def test_a_picture_is_the_film_as_displayed(node: Node) -> None:
-    answer = node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture")
-    shown = np.asarray(Image.open(BytesIO(answer.content)))
-
-    assert answer.headers["content-type"] == "image/png"
-    assert np.array_equal(shown, decoded.picture_of(node.alone))
-
-
-def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
-    path = f"/api/v1/films/{node.alone.SOPInstanceUID}/picture"
-    plain = node.get(path)
-    center, width = map(float, plain.headers["x-window"].split())
-    narrow = np.asarray(Image.open(BytesIO(node.get(f"{path}?center={center}&width={width / 4}").content)))
-    picture = decoded.stored_picture(node.alone)
-
-    assert np.array_equal(narrow, picture.shown(Window(center=center, width=width / 4)))
-    assert (narrow == 0).mean() > (np.asarray(Image.open(BytesIO(plain.content))) == 0).mean()
-
-
-def test_an_inverted_picture_exchanges_black_and_white(node: Node) -> None:
-    path = f"/api/v1/films/{node.alone.SOPInstanceUID}/picture"
-    plain, inverted = (np.asarray(Image.open(BytesIO(node.get(p).content))) for p in (path, f"{path}?invert=true"))
-
-    assert np.abs(255 - plain.astype(int) - inverted).max() <= 2  # a window on whole values is half a value off
-
-
-def test_a_small_picture_keeps_the_shape(node: Node) -> None:
-    answer = node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture?size=64")
-
-    with Image.open(BytesIO(answer.content)) as small:
-        assert max(small.size) == 64
-        assert small.size[0] / small.size[1] == pytest.approx(node.alone.Columns / node.alone.Rows, rel=0.02)
+    found = {query: node.json(f"/api/v1/studies?{query}") for query in (f"q={uid[3:]}", "limit=1", "offset=3")}
+    assert [line["uid"] for line in found[f"q={uid[3:]}"]["studies"]] == [uid]
+    assert (len(found["limit=1"]["studies"]), found["limit=1"]["total"]) == (1, 3)
+    assert found["offset=3"]["studies"] == node.json("/api/v1/studies?state=parked")["studies"] == []
 
 
 @pytest.mark.parametrize(
-    "query", ["?limit=0", "?limit=9999", "?state=happy", "?q=abc", "?offset=-1", "?offset=99999999999999999999"]
+    ("path", "named"),
+    [
+        *((f"/api/v1/studies?{name}={value}", name) for name, value in (("limit", 0), ("limit", 9999), ("q", "abc"))),
+        *((f"/api/v1/studies?{name}={value}", name) for name, value in (("state", "happy"), ("offset", -1))),
+        ("/api/v1/studies?offset=99999999999999999999", "offset"),
+        *((f"/api/v1/findings?{query}", "") for query in ("since=yesterday", "since=2031-05-04T00:00:00", "cursor=x")),
+        ("/api/v1/findings?limit=0", "limit"),
+    ],
 )
-def test_a_wrong_parameter_is_named(node: Node, query: str) -> None:
-    answer = node.get(f"/api/v1/studies{query}")
-
+def test_a_wrong_parameter_is_named(node: Node, path: str, named: str) -> None:
+    answer = node.client.get(path)
     assert answer.status_code == 422
-    assert query[1:].partition("=")[0] in str(answer.json()["detail"])
+    assert named in str(answer.json()["detail"])
 
 
-def test_half_a_window_is_refused(node: Node) -> None:
-    assert node.get(f"/api/v1/films/{node.alone.SOPInstanceUID}/picture?center=5").status_code == 422
+def test_a_study_has_its_films_as_report_json(node: Node) -> None:
+    (told,) = node.study(node.alone)["films"]
+    assert (told["uid"], told["status"], told["round"]) == (str(node.alone.SOPInstanceUID), "read", 1)
+    assert (told["film"]["columns"], told["film"]["rows"]) == (node.alone.Columns, node.alone.Rows)
+    assert {"findings", "sentences", "withheld", "impression", "analyzed"} <= told["film"].keys()
+    assert "contradiction" not in told["film"]["findings"][0]
+    assert "searched" not in told["film"]
 
 
-def test_a_study_without_parked_work_has_nothing_to_retry(node: Node) -> None:
-    answer = node.get(f"/api/v1/studies/{node.alone.StudyInstanceUID}/retry", method="POST")
+def test_where_the_network_looked_is_told_under_a_note_where_the_settings_say_so(node: Node) -> None:
+    settings = replace(node.finished.settings, report=ReportSettings(searched=True))
+    told = pages_of(replace(node.finished.parts, settings=settings)).get(
+        f"/api/v1/studies/{node.alone.StudyInstanceUID}"
+    )
+    (entry,) = (film["film"] for film in told.json()["films"])
+    silent = [found for found in entry["findings"] if found["state"] == "absent"]
+    assert [place["prompt"] for place in entry["searched"]["prompts"]] == [found["prompt"] for found in silent]
+    assert entry["searched"]["note"] == SEARCHED_NOTE
+    assert not [found for found in silent if found["boxes"]]
 
-    assert (answer.status_code, answer.json()) == (202, {"queued": 0})
-    assert node.get("/api/v1/studies/1.2.3/retry", method="POST").status_code == 404
+
+def test_an_output_has_the_bytes_that_were_written(node: Node) -> None:
+    outputs = node.study(node.alone)["outputs"]
+    assert {output["kind"] for output in outputs} == {"sr", "gsps"}
+    for output in outputs:
+        answer = node.client.get(f"/api/v1/outputs/{output['uid']}")
+        assert answer.headers["content-type"] == "application/dicom"
+        (written,) = node.finished.spool.directory.glob(f"studies/*/outputs/{output['uid']}~*")
+        assert answer.content == written.read_bytes()
 
 
-def test_the_description_names_every_problem(node: Node) -> None:
-    schema = node.get("/api/openapi.json").json()
-    paths = cast(dict[str, dict[str, Content]], schema["paths"])
+def test_a_picture_is_the_film_as_displayed(node: Node) -> None:
+    assert node.client.get(node.picture).headers["content-type"] == "image/png"
+    assert np.array_equal(node.pixels(), decoded.picture_of(node.alone))
 
-    assert cast(Content, schema["info"])["title"] == "ChEX Node"
-    assert {
-        f"/api/v1/{name}"
-        for name in ("studies", "events", "films/{uid}/picture", "studies/{study}/films/{uid}/picture")
-    } <= paths.keys()
-    for operations in paths.values():
-        for operation in operations.values():
-            assert "HTTPValidationError" not in json.dumps(operation["responses"])
+
+def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
+    center, width = map(float, node.client.get(node.picture).headers["x-window"].split())
+    narrow = node.pixels(f"?center={center}&width={width / 4}")
+    assert np.array_equal(narrow, decoded.stored_picture(node.alone).shown(Window(center=center, width=width / 4)))
+    assert (narrow == 0).mean() > (node.pixels() == 0).mean()
+    assert node.client.get(f"{node.picture}?center=5").status_code == 422, "half a window"
+
+
+def test_an_inverted_picture_exchanges_black_and_white(node: Node) -> None:
+    inverted = node.pixels("?invert=true")
+    assert np.abs(255 - node.pixels().astype(int) - inverted).max() <= 2  # a window on whole values is half a value off
+
+
+@pytest.mark.parametrize("size", [64, 96])
+def test_a_small_picture_keeps_the_shape(node: Node, size: int) -> None:
+    rows, columns = node.pixels(f"?size={size}").shape
+    assert max(rows, columns) == size
+    assert columns / rows == pytest.approx(node.alone.Columns / node.alone.Rows, rel=0.02)
 
 
 def test_a_window_needs_a_width() -> None:
@@ -171,9 +167,67 @@ def test_a_window_needs_a_width() -> None:
 
 
 def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
-    film = films.ramp({"WindowCenter": 2000, "WindowWidth": 3000})
-    picture = decoded.stored_picture(film)
-
+    picture = decoded.stored_picture(films.ramp({"WindowCenter": 2000, "WindowWidth": 3000}))
     assert picture.window == Window(center=2000, width=3000)
     table = grayscale.windowed(picture.header, picture.levels, picture.window)
     assert np.abs(table - grayscale.displayed(picture.header, picture.levels)).max() < 0.002
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let a study be listed with its findings so many seconds after it has changed, at first at once."""
+
+    def after(seconds: float) -> None:
+        monkeypatch.setattr(findings, "_SETTLED_SECONDS", seconds)
+
+    after(0.0)
+    return after
+
+
+@pytest.mark.usefixtures("settled")
+def test_rows_of_findings_say_what_the_study_says(node: Node) -> None:
+    frontal, lateral = (
+        next(f for f in node.study(one)["films"] if f["uid"] == one.SOPInstanceUID) for one in node.mixed
+    )
+    said = {
+        finding["prompt"]: (finding["state"], finding["probability"], [box["box"] for box in finding["boxes"]])
+        for finding in frontal["film"]["findings"]
+    }
+    rows = node.findings(since="2000-01-01T00:00:00Z")["rows"]
+    own = [row for row in rows if row["film"] == frontal["uid"]]
+    assert {row["finding"]: (row["state"], row["probability"], row["boxes"]) for row in own} == said
+    assert {(row["series"], row["model"]) for row in own} == {("1.2.3.9", frontal["model"])}
+    assert frontal["model"]
+    (other,) = [row for row in rows if row["film"] == lateral["uid"]]
+    assert (other["finding"], other["state"], other["boxes"], other["probability"]) == (None, "not_processed", [], None)
+
+
+@pytest.mark.usefixtures("settled")
+def test_only_who_may_see_patients_gets_accession_numbers(node: Node) -> None:
+    shown = node.finished.client(user="ada").get("/api/v1/findings").json()["rows"]
+    assert {row["accession"] for row in shown} == {ACCESSION}
+    assert {row["accession"] for row in node.findings()["rows"]} == {None}
+
+
+def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
+    node: Node, settled: Callable[[float], None]
+) -> None:
+    studies, cursor = [], None
+    for _ in range(3):
+        page = node.findings(limit=1, **({} if cursor is None else {"cursor": cursor}))
+        studies.append({row["study"] for row in page["rows"]})
+        cursor = page["cursor"]
+    assert studies == [{str(film.StudyInstanceUID)} for film in (node.alone, node.pair[0], node.mixed[0])]
+    rest = node.findings(cursor=cursor)
+    assert (rest["rows"], rest["cursor"], rest["is_last"]) == ([], cursor, True)
+
+    node.finished.correct(node.alone, CorrectionKind.REJECT, prompt="pleural_effusion")
+    node.finished.round(str(node.alone.StudyInstanceUID))
+    settled(60.0)
+    assert node.findings(cursor=cursor)["rows"] == [], "another study may still be written with an earlier time"
+    settled(0.0)
+    again = node.findings(cursor=cursor)["rows"]
+    (row,) = [row for row in again if row["said"] is not None]
+    assert {row["study"] for row in again} == {str(node.alone.StudyInstanceUID)}
+    assert (row["finding"], row["state"], row["said"]) == ("pleural_effusion", "absent", "rejected")
+    assert row["at"] is not None

@@ -1,16 +1,17 @@
-"""A critical finding goes out first: which finding is critical, the law of the place in a queue, and a node.
+"""Who comes first: the laws of the places in both queues, what makes a study urgent, and which finding is critical.
 
 A finding is critical if it is present and to be told within minutes.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from dbos import DBOSClient
@@ -20,18 +21,20 @@ from pydicom import Dataset
 
 from models.contract import FindingState
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, OutputPriority
-from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place
+from node.hl7.order import Priority
+from node.jobs.queue_places import CRITICAL_SECONDS, Waiting, delivery_place, queue_place, waiting
 from node.orders.store import OrderStore
 from node.output_kinds import OUTPUTS
 from node.outputs import vocabulary
-from node.pipeline import Pipeline
-from node.read import prompts
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films, peers, samples, senders
+from tests.support.damage import STUDY, Bench
 from tests.support.fakes import ScriptedReader
+from tests.support.ordered import PATIENT, ordered
 from tests.support.service import Service, settings_for
 
 WRITTEN = st.floats(1.74e9, 3.7e9)  # 2025 to 2087
@@ -53,12 +56,9 @@ def pneumothorax(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("state", list(FindingState))
-def test_only_a_present_finding_is_critical(state: FindingState) -> None:
+def test_only_a_present_finding_that_may_not_wait_for_hours_is_critical(state: FindingState) -> None:
     assert vocabulary.is_critical(samples.finding(samples.PNEUMOTHORAX, state=state)) is (state is FindingState.PRESENT)
-
-
-def test_a_finding_that_may_wait_for_hours_is_not_critical() -> None:
-    assert not vocabulary.is_critical(samples.finding(samples.EFFUSION))
+    assert not vocabulary.is_critical(samples.finding(samples.EFFUSION, state=state))
 
 
 @given(written=WRITTEN, waited=st.floats(2.0, CRITICAL_SECONDS - 2.0))
@@ -78,54 +78,37 @@ def test_among_equals_what_was_written_first_is_sent_first(moments: list[float],
     assert 1 <= delivery_place(first, priority) <= delivery_place(last, priority) <= 2**31 - 1
 
 
-class Bench:
-    """One study on a spool, with films of which some show a pneumothorax."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.spool = folder, Spool(folder)
-        self.pipeline = Pipeline(
-            spool=self.spool,
-            orders=OrderStore(folder),
-            reader=ScriptedReader(critical=folder / "critical"),
-            prompts=prompts.load("chexpert14"),
-            zone=ZoneInfo("UTC"),
-            kinds=(*OUTPUTS.own, "oru"),
-        )
-
-    def read(self, name: str) -> str:
-        """Receive a film and read it; its SOP Instance UID."""
-        instance = films.keep(self.spool, films.as_another(films.thumbnail(), name)).instance
-        assert self.pipeline.read(instance.study_uid, instance.path.name) == "read"
-        return instance.sop_instance_uid
+def read(bench: Bench, name: str) -> str:
+    """Receive a film of the bench's study and read it; its SOP Instance UID."""
+    film = films.as_another(films.thumbnail(), name)
+    assert bench.steps.pipeline.read(STUDY, bench.keep(film).name) == "read"
+    return str(film.SOPInstanceUID)
 
 
-def test_the_report_on_a_critical_film_comes_first(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+def test_the_report_on_a_critical_film_comes_first(bench: Bench, tmp_path: Path) -> None:
+    reader = ScriptedReader(critical=tmp_path / "critical")
+    pipeline = replace(bench.steps.pipeline, reader=reader, kinds=(*OUTPUTS.own, "oru"))
+    bench.steps = replace(bench.steps, pipeline=pipeline)
     for name in ("a", "b", "c"):
-        bench.read(name)
+        read(bench, name)
     with pneumothorax(tmp_path):
-        urgent = {bench.read(name) for name in ("d", "e")}
-
-    plan = bench.pipeline.plan(films.thumbnail().StudyInstanceUID)
+        urgent = {read(bench, name) for name in ("d", "e")}
+    plan = pipeline.plan(STUDY)
     assert plan is not None
-    outputs = bench.pipeline.write(plan).outputs
-
+    outputs = pipeline.write(plan).outputs
     assert {output.subject.film for output in outputs[:2]} == urgent
     assert {output.kind for output in outputs[:2]} == {"sr"}
     assert {output.priority for output in outputs} == {CRITICAL}
-    bench.pipeline.finish(plan, outputs, parked={})
-    (mark,) = bench.spool.rounds(plan.study_uid)
+    pipeline.finish(plan, outputs, parked={})
+    (mark,) = bench.spool.rounds(STUDY)
     assert {output.priority for output in mark.outputs} == {CRITICAL}  # a lost ledger is filled from here
 
 
-def test_a_study_without_a_critical_finding_is_routine(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.read("a")
-
-    plan = bench.pipeline.plan(films.thumbnail().StudyInstanceUID)
+def test_a_study_without_a_critical_finding_is_routine(bench: Bench) -> None:
+    read(bench, "a")
+    plan = bench.steps.pipeline.plan(STUDY)
     assert plan is not None
-
-    assert {output.priority for output in bench.pipeline.write(plan).outputs} == {ROUTINE}
+    assert {output.priority for output in bench.steps.pipeline.write(plan).outputs} == {ROUTINE}
 
 
 def places(directory: Path) -> dict[str, int]:
@@ -223,3 +206,103 @@ def test_the_ledger_tells_the_priority_of_what_waits(ledger: Ledger) -> None:
     ledger.add_delivery(delivery("9", CRITICAL))
 
     assert [each.priority for each in ledger.open_deliveries()] == [CRITICAL]
+
+
+MOMENTS = st.datetimes(datetime(2025, 1, 2), datetime(2090, 1, 1), timezones=st.just(UTC))
+SECONDS = st.floats(0.0, 86400.0)
+ARRIVED, MINUTE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
+
+
+@given(arrived=MOMENTS, waited=SECONDS, stat_seconds=SECONDS, is_stat=st.booleans())
+def test_a_study_past_the_head_start_is_overtaken_by_no_other(
+    arrived: datetime, waited: float, stat_seconds: float, is_stat: bool
+) -> None:
+    newcomer = Waiting(arrived_at=arrived + timedelta(seconds=stat_seconds + waited), is_stat=is_stat)
+    routine = Waiting(arrived_at=arrived, is_stat=False)
+
+    places = [queue_place(study, stat_seconds=stat_seconds) for study in (routine, newcomer)]
+
+    assert places[0] <= places[1]  # in the same place, the one that was queued first
+
+
+@given(arrived=MOMENTS, stat_seconds=st.floats(2.0, 86400.0), part=st.floats(0.0, 1.0))
+def test_an_urgent_study_overtakes_all_within_the_head_start(
+    arrived: datetime, stat_seconds: float, part: float
+) -> None:
+    before = timedelta(seconds=part * (stat_seconds - 2.0))  # places are whole seconds
+    routine = Waiting(arrived_at=arrived - before, is_stat=False)
+    urgent = Waiting(arrived_at=arrived, is_stat=True)
+
+    assert queue_place(urgent, stat_seconds=stat_seconds) < queue_place(routine, stat_seconds=stat_seconds)
+
+
+@given(arrival=MOMENTS, other=MOMENTS, stat_seconds=SECONDS, is_stat=st.booleans())
+def test_among_equals_the_one_that_came_first_is_read_first(
+    arrival: datetime, other: datetime, stat_seconds: float, is_stat: bool
+) -> None:
+    first, last = (Waiting(arrived_at=moment, is_stat=is_stat) for moment in sorted((arrival, other)))
+
+    assert queue_place(first, stat_seconds=stat_seconds) <= queue_place(last, stat_seconds=stat_seconds)
+
+
+@pytest.mark.parametrize("year", [1970, 2025, 2026, 2099, 9999])
+def test_every_place_is_one_that_the_engine_takes(year: int) -> None:
+    study = Waiting(arrived_at=datetime(year, 1, 1, tzinfo=UTC), is_stat=True)
+
+    assert 1 <= queue_place(study, stat_seconds=86400.0) <= 2**31 - 1
+
+
+class Ordered:
+    """One study on a spool, and the orders beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.spool, self.orders = Spool(folder), OrderStore(folder)
+
+    def keep(self, name: str, *, arrived: datetime = ARRIVED) -> str:
+        """Receive one film of the study; the name of its file."""
+        film = films.as_another(films.thumbnail({"AccessionNumber": "A1", "PatientID": PATIENT.number}), name)
+        path = films.keep(self.spool, film, study_uid=STUDY).instance.path
+        os.utime(path, (arrived.timestamp(), arrived.timestamp()))
+        return path.name
+
+
+@pytest.fixture
+def ordering(tmp_path: Path) -> Ordered:
+    return Ordered(tmp_path)
+
+
+def test_a_study_that_gets_films_again_and_again_keeps_its_place(ordering: Ordered) -> None:
+    read = ordering.keep("read", arrived=ARRIVED - MINUTE)
+    ordering.spool.mark_round(STUDY, RoundMark(number=1, created_at=ARRIVED, files=(read,), outputs=()))
+    ordering.keep("unread")
+    ordering.keep("newest", arrived=ARRIVED + MINUTE)
+
+    assert waiting(ordering.spool, ordering.orders, STUDY) == Waiting(arrived_at=ARRIVED, is_stat=False)
+
+
+def test_a_study_whose_sender_called_it_urgent_is(ordering: Ordered) -> None:
+    ordering.keep("film")
+    ordering.spool.mark_stat(STUDY)
+
+    assert waiting(ordering.spool, ordering.orders, STUDY).is_stat
+
+
+@pytest.mark.parametrize(("study_uid", "accession"), [(STUDY, ""), ("", "A1")])
+@pytest.mark.parametrize(("priority", "is_stat"), [("stat", True), ("asap", True), ("routine", False)])
+def test_an_order_says_how_urgent_a_study_is(
+    ordering: Ordered, study_uid: str, accession: str, priority: str, is_stat: bool
+) -> None:
+    ordering.keep("film")
+    ordering.orders.keep(ordered(accession="A2", priority=Priority.STAT))
+    ordering.orders.keep(ordered(study_uid=study_uid, accession=accession, priority=Priority(priority)))
+
+    assert waiting(ordering.spool, ordering.orders, STUDY).is_stat is is_stat
+
+
+def test_a_broken_film_names_no_patient_that_an_order_is_for(ordering: Ordered) -> None:
+    content = films.file_bytes(films.thumbnail())
+    meta = content[: -len(films.body_of(content))]
+    films.keep_bytes(ordering.spool, study_uid=STUDY, sop_instance_uid="1.2.3", meta=meta, body=b"no dataset")
+    ordering.orders.keep(ordered(study_uid=STUDY, priority=Priority.STAT))
+
+    assert not waiting(ordering.spool, ordering.orders, STUDY).is_stat

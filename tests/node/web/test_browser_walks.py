@@ -1,0 +1,369 @@
+"""Three walks over the pages of a node in a browser: of a reader, a reviewer and an administrator; axe on each page.
+
+The reader's walk leads from a patient's name to what did not arrive, and from the demonstration to the first answers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from pydicom.dataset import Dataset
+
+from node.settings.destinations import DicomDestination
+from node.settings.http import HttpSettings
+from tests.drills.conformance.ohif import beside
+from tests.paths import REPOSITORY
+from tests.support import films, peers
+from tests.support.archived import ArchivedNode, StartNode
+from tests.support.browsed import SIZES, Browsed, browsed, tab_to
+from tests.support.identity_provider import Provider, oidc_of
+from tests.support.orthanc import Orthanc, beside_node
+from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.service import INTERRUPTIBLE, Service
+from tests.support.web_access import BASIC, PASSWORD
+from tests.support.web_journey import Room, ask, reading_room, travel
+
+MOST_ACTIONS = 12
+SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
+
+
+def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: Browser) -> None:
+    """With the node's pages alone, from a patient's name to what did not arrive, and on to OHIF."""
+    film = films.as_another(films.thumbnail({"PatientName": "Zimmer^Anna"}), "newcomer", study="newcomer")
+    films.changed(film, {"PixelSpacing": [0.4, 0.4], "SeriesDescription": "Film 1"})
+    actions: list[str] = []
+    with hospital(tmp_path) as (orthanc, service), browsed(browser, service.http_port) as seen:
+        orthanc.upload(film)
+        orthanc.wait_for_count(3, study_uid=film.StudyInstanceUID)
+        page = seen.page
+
+        def do(what: str, act: Callable[[], object]) -> None:
+            actions.append(what)
+            act()
+
+        do("open the pages", lambda: seen.open("/"))
+        do("type the patient's name", lambda: page.get_by_role("searchbox").fill("zimmer"))
+        do("search", lambda: page.keyboard.press("Enter"))
+        expect(page.locator("td.who")).to_have_count(1)
+        expect(page.locator("td.deliveries")).to_contain_text("registry", timeout=SLOW)
+        expect(page.locator(".troubles")).to_contain_text("registry", timeout=SLOW)
+        do("open the study", page.locator("td.who a").click)
+        page.wait_for_selector("#stage.ready")
+        why = page.locator("#results .delivery", has_text="registry").first
+        expect(why).to_contain_text(re.compile("registry: .*(title|rejected)"), timeout=SLOW)
+        do("accept a finding", page.locator('[data-correct="accept"]').first.click)
+        do("send the report", page.locator("[data-finish]").click)
+        expect(page.locator("#version")).to_contain_text(re.compile(r"archive: \d+ sent\."), timeout=SLOW)
+        with beside(browser, orthanc) as viewer, viewer.show(str(film.StudyInstanceUID), count=1) as shown:
+            labels = [label for report in shown.reports() for label in report.labels]
+    assert [label for label in labels if re.search(r", confirmed, AI: \d+\.00 %$", label)]
+    assert len(actions) <= MOST_ACTIONS, actions
+
+
+@contextmanager
+def hospital(folder: Path) -> Iterator[tuple[Orthanc, Service]]:
+    """Run a node beside an Orthanc and a registry that does not know it; all on this machine see patients."""
+    with ReceivingArchive() as registry, beside_node(folder) as (orthanc, settings):
+        registry.reject()
+        (archive,) = settings.destinations
+        refusing = DicomDestination(name="registry", ae_title="REGISTRY", host=LOOPBACK, port=registry.port)
+        settings = replace(
+            settings,
+            destinations=(archive, refusing),
+            http=replace(settings.http, show_patient=True),
+            corrections=replace(settings.corrections, quiet_seconds=600.0),
+        )
+        with Service(settings) as service:
+            yield orthanc, service
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory, phantom_model: Path, browser: Browser) -> Iterator[Room]:
+    assert phantom_model.is_dir()
+    with reading_room(tmp_path_factory.mktemp("journey"), browser) as opened:
+        yield opened
+
+
+@pytest.mark.drill(part="pages")
+@pytest.mark.parametrize("size", SIZES)
+def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -> None:
+    pictures = travel(room, size=size).pictures
+    assert list(pictures) == ["worklist", "study", "answers", "moving", "corrected", "review", "upload"]
+
+
+@pytest.mark.drill(part="pages")
+def test_the_demonstration_opens_a_page_where_one_can_ask(
+    tmp_path: Path, phantom_model: Path, browser: Browser
+) -> None:
+    with demonstration(tmp_path, model=phantom_model) as address:
+        place = urlsplit(address)
+        assert (place.scheme, place.hostname) == ("http", LOOPBACK)
+        assert place.port is not None
+        with browsed(browser, place.port) as seen:
+            page = seen.open(place.path)
+            ask(page)
+            expect(page.locator("#answers li").last).to_contain_text("There is an opacity.")
+            expect(page.locator("rect.asked:visible")).not_to_have_count(0)
+            expect(page.locator(".finding").nth(0)).to_contain_text("Opacity 78 % present")
+
+
+@contextmanager
+def demonstration(folder: Path, *, model: Path) -> Iterator[str]:
+    """Run `node demo --open`, and yield the address that it opens in the browser, here a script that writes it down."""
+    opened, browser = folder / "opened.txt", folder / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > "{opened}.part" && mv "{opened}.part" "{opened}"\n', encoding="ascii")
+    browser.chmod(0o755)
+    command = [sys.executable, "-m", "node", "demo", "--open", "--model", str(model), "--out", str(folder / "out")]
+    process = subprocess.Popen(
+        [*INTERRUPTIBLE, *command],
+        cwd=REPOSITORY,
+        env={**os.environ, "BROWSER": str(browser)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        peers.wait_until(
+            lambda: opened.exists() or process.poll() is not None, what="a page is opened", limit_seconds=120.0
+        )
+        yield opened.read_text(encoding="ascii").strip()
+        process.send_signal(signal.SIGINT)
+        printed, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0, printed
+    named = f"look at the film and ask about it: {opened.read_text(encoding='ascii').strip()}"
+    assert printed.splitlines()[-2:] == [named, "Ctrl-C ends it"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reviewed:
+    """A node that knows its users, and has read two studies, each of one film, in the order in which they came."""
+
+    started: ArchivedNode
+    first: Dataset
+    second: Dataset
+
+    def to_review(self) -> list[str]:
+        _, said = self.started.service.ask("GET", "/api/v1/review", **BASIC)
+        return [film["film"] for film in said["films"]]  # type: ignore[attr-defined]  # as it is described
+
+
+@pytest.fixture(scope="module")
+def node(start_node: StartNode) -> Reviewed:
+    started = start_node(users=["ada"])
+    first, second = (
+        films.as_another(films.thumbnail({"PatientName": f"{name}^Anna"}), name, study=name)
+        for name in ("first", "second")
+    )
+    started.service.read(first)
+    started.service.read(second)
+    return Reviewed(started=started, first=first, second=second)
+
+
+def path_of(film: Dataset) -> str:
+    return f"/studies/{film.StudyInstanceUID}"
+
+
+def signed_in(seen: Browsed) -> Page:
+    page = seen.open("/")
+    page.get_by_label("User").fill("ada")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("Worklist")
+    page.wait_for_load_state()  # a module runs before that
+    return page
+
+
+@pytest.mark.drill(part="pages")
+def test_a_reviewer_goes_from_film_to_film_by_keys(node: Reviewed, browser: Browser) -> None:
+    with browsed(browser, node.started.service.http_port) as seen:
+        page = signed_in(seen)
+        expect(page.locator("td.who a")).to_have_text(["second, Anna", "first, Anna"])
+        newest, oldest = page.locator("a.open").all()
+        page.keyboard.press("j")
+        expect(newest).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        expect(oldest).to_be_focused()
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{path_of(node.first)}")
+        page.wait_for_selector("#stage.ready")
+        page.keyboard.press("u")
+        page.wait_for_url(f"{seen.origin}/")
+        page.keyboard.press("/")
+        page.keyboard.type("first")
+        page.keyboard.press("Enter")
+        page.wait_for_url("**/?search=*")
+        page.locator("a.open").click()
+        page.wait_for_selector("#stage.ready")
+        page.go_back()
+        expect(page.locator("#live")).to_have_text("Live")
+        expect(page.locator("td.who a")).to_have_text(["first, Anna"])
+        assert page.locator("#filter").input_value() == "first" and "first" not in page.url
+
+        page.get_by_role("link", name="To review").click()
+        expect(page.locator("tbody tr")).to_have_count(2)
+        page.wait_for_load_state()  # a module runs before that
+        for key in ("j", "j", "Enter"):
+            page.keyboard.press(key)
+        page.wait_for_selector("#stage.ready")
+        assert page.url == f"{seen.origin}{path_of(node.second)}?film={node.second.SOPInstanceUID}"
+        page.keyboard.press("n")
+        expect(page.locator("#results")).to_have_attribute("data-study", str(node.first.StudyInstanceUID))
+        expect(page.locator('[data-part="mark"]')).to_have_text("This film: to review.")
+        page.wait_for_selector("#stage.ready")
+        while (doubtful := page.locator(".finding.review")).count():
+            left = doubtful.count()
+            doubtful.first.locator('[data-correct="accept"]').click()
+            expect(doubtful).to_have_count(left - 1)
+        expect(page.locator('[data-part="mark"]')).to_have_text("This film: ✓ finished.", timeout=SLOW)
+        assert node.to_review() == [node.second.SOPInstanceUID]
+        seen.open("/review")
+        expect(page.locator("tbody tr:not(.finished)")).to_have_count(1)
+
+
+@pytest.mark.drill(part="pages")
+def test_on_a_phone_a_study_is_a_line_and_its_findings_stand_below(node: Reviewed, browser: Browser) -> None:
+    with browsed(browser, node.started.service.http_port, size="narrow") as seen:
+        seen.page.context.set_extra_http_headers(BASIC)
+        # In one look: the list replaces its lines when something changes.
+        who, state, films_, found = seen.open("/").evaluate(
+            """uid => ["who", "state", "films", "impression"].map(name => {
+              const place = document.querySelector(`tr[data-uid="${uid}"] td.${name}`).getBoundingClientRect();
+              return [place.top, place.height];
+            })""",
+            str(node.second.StudyInstanceUID),
+        )
+    assert max(abs(who[0] - other[0]) for other in (state, films_)) < who[1] / 2
+    assert found[0] >= who[0] + who[1] / 2
+
+
+def parked(started: ArchivedNode, name: str) -> Path:
+    """Have a study parked because its film is damaged on the disk; return the film's file beside the sound one."""
+    film = films.as_another(films.thumbnail(), name, study=name)
+    assert peers.send(film, port=started.service.dicom_port) == 0
+    (path,) = started.directory.glob(f"studies/{film.StudyInstanceUID}/received/*.dcm")
+    path.with_suffix(".sound").write_bytes(path.read_bytes())
+    path.write_bytes(b"damaged")
+    started.service.wait_for("study.parked")
+    return path
+
+
+def chosen(page: Page, form: str) -> None:
+    """Go to a form of a study by keys, choose its first reason, and send it."""
+    tab_to(page.get_by_role("link", name="Read again or delete"))
+    page.keyboard.press("Enter")
+    fields = page.get_by_role("form", name=form, exact=True)
+    tab_to(fields.get_by_label("Reason"))
+    page.keyboard.press("ArrowDown")
+    if form == "Delete":
+        tab_to(fields.get_by_role("checkbox"))
+        page.keyboard.press("Space")
+    tab_to(fields.get_by_role("button"))
+    page.keyboard.press("Enter")
+
+
+@pytest.mark.drill(part="pages")
+def test_an_administrator_mends_asks_and_deletes_by_keys(
+    start_node: StartNode, tmp_path: Path, browser: Browser
+) -> None:
+    with Provider() as provider:
+        provider.claims["groups"] = ["chex-admins"]
+        http = HttpSettings(port=0, oidc=oidc_of(provider, tmp_path))
+        started = start_node(change=lambda settings: replace(settings, http=http), quiet_seconds=2.0)
+        path = parked(started, "damaged")
+        study = path.parts[-3]
+        with browsed(browser, started.service.http_port) as seen:
+            page = seen.open("/?state=parked")
+            page.get_by_text("Sign in by single sign-on").click()
+            page.wait_for_url(f"{seen.origin}/?state=parked")
+            seen.forgive(provider.issuer)
+
+            page.locator("a.open").click()
+            expect(page.locator("#film-alert")).to_contain_text("cannot be decoded")
+            expect(page.locator("#parked")).to_contain_text("Stopped at read: damaged")
+            seen.forgive(409)  # the picture of a damaged film
+            path.with_suffix(".sound").rename(path)
+            tab_to(page.locator("[data-retry]"))
+            page.keyboard.press("Enter")
+            # A study that is queued again has changed too; its new report is there when the next round's results are.
+            expect(page.locator('#results [aria-label*="round 2"]').first).to_be_visible(timeout=SLOW)
+            tab_to(page.locator("#changed a"))
+            page.keyboard.press("Enter")
+            expect(page.locator(".finding").first).to_be_visible(timeout=SLOW)
+            expect(page.locator("#parked")).to_have_count(0)
+
+            page.get_by_role("link", name="System", exact=True).click()
+            tab_to(page.get_by_role("button", name="Ask archive"))
+            page.keyboard.press("Enter")
+            expect(page.locator(".echo p").first).to_contain_text("ok: ", timeout=20_000)
+            assert started.archive.echoes > 0
+
+            seen.open(f"/studies/{study}")
+            chosen(page, "Read again")
+            page.wait_for_url(f"{seen.origin}/studies/{study}")
+            expect(page.locator('#results [aria-label*="round 4"]').first).to_be_visible(
+                timeout=SLOW
+            )  # 3 is that of the reason
+            chosen(page, "Delete")
+            page.wait_for_url(f"{seen.origin}/")
+            expect(page.locator(f'tr[data-uid="{study}"]')).to_have_count(0)
+            assert not path.exists()
+            page.get_by_role("button", name="Log out").click()
+            page.wait_for_url(f"{seen.origin}/login")
+
+
+def rejecting(page: Page) -> None:
+    page.locator('[data-correct="reject"]').last.click()
+    expect(page.locator("form.inline")).to_be_visible()
+
+
+def moving(page: Page) -> None:
+    page.locator('[data-correct="move"]').last.click()
+    expect(page.locator("#editing")).to_contain_text("Columns")
+
+
+def asked(page: Page) -> None:
+    page.locator("#show-searched").check()
+    page.fill("#prompt", "right base?")
+    page.keyboard.press("Enter")
+    expect(page.locator("#reply .text")).to_be_visible()
+    page.fill("#prompt", "Edema")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answers li").first).to_be_visible()
+
+
+@pytest.mark.drill(part="pages")
+def test_axe_finds_nothing_on_any_page(node: Reviewed, browser: Browser) -> None:
+    study = path_of(node.second)
+    pages: tuple[tuple[str, Callable[[Page], None] | None], ...] = (
+        *((path, None) for path in ("/", "/review", "/upload", "/statistics", "/users")),
+        *((path, None) for path in ("/system", "/system/settings", f"{study}/manage")),
+        *((study, act) for act in (None, rejecting, moving, asked)),
+    )
+    found = dict[str, list[str]]()
+    with browsed(browser, node.started.service.http_port) as seen:
+        seen.open("/login")
+        found["/login"] = seen.violations()
+        signed_in(seen)
+        for path, act in pages:
+            page = seen.open(path)
+            if act is not None:
+                act(page)
+            found[f"{path} {act.__name__ if act else ''}"] = seen.violations()
+        seen.open("/studies/1.2.3")
+        found["no such study"] = seen.violations()
+        seen.forgive(404)
+    assert {place: faults for place, faults in found.items() if faults} == {}
