@@ -30,6 +30,7 @@ from pydicom.uid import (
 
 from node.domain import OutputObject, is_uid
 from node.errors import Refused, SpoolFull
+from node.store.files import TEMPORARY
 from node.store.incoming import Incoming, has_other_pixels
 from node.store.received import Kept, with_hash
 from node.store.rounds import RoundMark
@@ -378,6 +379,31 @@ def on_sync(monkeypatch: pytest.MonkeyPatch) -> OnSync:
 
     monkeypatch.setattr(os, "fsync", noted)
     return functions.append
+
+
+KEPT: dict[str, Callable[[Spool], object]] = {
+    "received": keep,
+    "readings": lambda spool: spool.keep_reading(STUDY, "key", {}),
+    "outputs": lambda spool: spool.keep_output(output(), b"report"),
+    "rounds": lambda spool: spool.mark_round(STUDY, mark("film")),
+}
+
+
+@pytest.mark.parametrize("folder", KEPT)
+def test_content_is_synced_before_it_has_its_name_and_the_folder_after(
+    spool: Spool, on_sync: OnSync, folder: str
+) -> None:
+    place, synced = spool.directory / "studies" / STUDY / folder, list[tuple[str, bool]]()
+    on_sync(lambda path: synced.append((path.name, any(place.glob("[!.]*")))))
+
+    KEPT[folder](spool)
+
+    assert [has_name for name, has_name in synced if name.startswith(TEMPORARY)] == [False]
+    assert (folder, True) in synced
+    if folder == "received":  # the sender of a repeated object, too, may be told only of what is synced
+        synced.clear()
+        keep(spool)
+        assert (folder, True) in synced
 
 
 def hold_first(on_sync: OnSync) -> tuple[threading.Event, threading.Event]:
