@@ -14,7 +14,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import FindingState, Question
+from models.contract import Question
 from node import config
 from node.commands.doctor import passed
 from node.config import Settings, SiteSettings, StorageSettings
@@ -25,13 +25,12 @@ from node.errors import InputError
 from node.health.checks import check_clock
 from node.hl7.text import read
 from node.outputs import answers, oru, rejection, wording
-from node.outputs.asked_question import AskedQuestion
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.outputs.writers import write_objects
 from node.read import open_film, prompts
 from node.read.film import Answered, answer_film
-from node.read.model import FilmAnswer
+from tests.node.outputs.test_answer_objects import asked
 from tests.support import films, samples
 from tests.support.documents import everything, reference
 from tests.support.fakes import ScriptedReader
@@ -188,19 +187,7 @@ def test_no_question_about_a_film_of_a_child_is_answered(tmp_path: Path) -> None
 UTC_ZONE = ZoneInfo("UTC")
 
 
-QUESTION = AskedQuestion(
-    id="3f2a91bc" * 4,
-    study_uid=samples.STUDY,
-    film=samples.film_uid(1),
-    asked_at=datetime(2024, 1, 31, 23, 30, 15, tzinfo=UTC),
-    asked_by="anna",
-    source="page",
-    model="phantom 1.2.0",
-    weights_sha256="ab" * 32,
-    answer=FilmAnswer(question=Question(prompt="edema"), sentence="", score=0.1, state=FindingState.ABSENT, boxes=()),
-)
-
-
+MADE_AT = datetime(2024, 1, 31, 23, 30, 15, tzinfo=UTC)
 JUDGED = replace(
     samples.finding(sentence=None),
     reader=ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2024, 2, 1, 0, 30, tzinfo=UTC)),
@@ -228,9 +215,9 @@ def objects(values: Mapping[str, str | None]) -> dict[str, Dataset]:
         (f"{made.kind} {made.dataset.SeriesNumber}", made.dataset)
         for made in write_objects(report, received, zone=samples.BERLIN, kinds=("sr", "sr3d", "text", "gsps", "sc"))
     ]
-    alone = samples.report(samples.film())
+    alone, question = samples.report(samples.film()), replace(asked(), asked_at=MADE_AT)
     answer = answers.write_objects(
-        QUESTION, alone, received[samples.film_uid(1)], zone=samples.BERLIN, kinds=("sr", "gsps")
+        question, alone, received[samples.film_uid(1)], zone=samples.BERLIN, kinds=("sr", "gsps")
     )
     written += [(f"answer {made.kind}", made.dataset) for made in answer]
     note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)

@@ -202,7 +202,7 @@ def test_an_impossible_size_is_refused_before_memory_is_taken(name: str, tmp_pat
     path, before = films.saved(tmp_path, DECLARED[name]()), peak_mib()
 
     with pytest.raises(Undecodable) as refused:
-        decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+        decoded.load(path)
 
     assert refused.value.reason == Reason.UNDECODABLE
     assert "cannot be decoded" not in str(refused.value), "a decoder was asked"

@@ -26,33 +26,17 @@ from node.dicom.header_reading import read_header
 from node.domain import Reason
 from node.errors import ConfigError, Undecodable
 from node.read import grayscale
-from node.read.decoding import Radiograph, sides_known
+from node.read.decoding import sides_known
 from node.read.framing import Turn
 from node.read.thumbnail import Thumbnail, of_picture
 from node.rounds.films import Thumbnails
 from tests.support import films
-from tests.support.decoded import load, picture_of, stored_picture
-
-
-def central(columns: int, rows: int) -> tuple[float, float, float, float]:
-    side = min(columns, rows)
-    left, top = (columns - side) / 2, (rows - side) / 2
-    return (left, top, left + side, top + side)
+from tests.support.decoded import load, picture_of, refusal, stored_picture
 
 
 @pytest.fixture(scope="module")
 def small_file() -> bytes:
     return films.file_bytes(films.ramp())
-
-
-def decode(film: Dataset | Path, gray: str = "voi") -> Radiograph:
-    return load(film, gray=gray, square=central)
-
-
-def refusal(film: Dataset | Path, gray: str = "voi") -> str:
-    with pytest.raises(Undecodable) as refused:
-        decode(film, gray)
-    return refused.value.reason
 
 
 def saved(tmp_path: Path, content: bytes) -> Path:
@@ -62,7 +46,7 @@ def saved(tmp_path: Path, content: bytes) -> Path:
 
 
 def test_rg1_is_shown_with_dark_lungs_and_bright_bones() -> None:
-    film, picture = decode(films.rg1()), picture_of(films.rg1())
+    film, picture = load(films.rg1()), picture_of(films.rg1())
 
     lung, spine = film.gray[600:700, 1200:1400].mean(), film.gray[1000:1100, 880:960].mean()
     assert film.gray.shape == picture.shape == (1955, 1841)
@@ -73,7 +57,7 @@ def test_rg1_is_shown_with_dark_lungs_and_bright_bones() -> None:
 
 @pytest.mark.parametrize(("name", "tolerance"), [("RG1_J2KR", 0.0), ("RG1_J2KI", 0.03), ("RG1_JLSN", 1e-3)])
 def test_rg1_is_the_same_film_in_every_encoding(name: str, tolerance: float) -> None:
-    assert np.abs(decode(films.shared(f"chest/{name}.dcm")).gray - decode(films.rg1()).gray).max() <= tolerance
+    assert np.abs(load(films.shared(f"chest/{name}.dcm")).gray - load(films.rg1()).gray).max() <= tolerance
 
 
 @pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
@@ -83,7 +67,7 @@ def test_lossless_encodings_change_nothing(syntax: UID, gray: str, bits: int, si
     plain = films.at_depth(bits, signed=signed)
 
     assert np.array_equal(
-        decode(films.compressed(films.at_depth(bits, signed=signed), syntax), gray).gray, decode(plain, gray).gray
+        load(films.compressed(films.at_depth(bits, signed=signed), syntax), gray).gray, load(plain, gray).gray
     )
 
 
@@ -99,7 +83,7 @@ def test_lossless_encodings_change_nothing(syntax: UID, gray: str, bits: int, si
 )
 @pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
 def test_other_real_films_decode(name: str, gray: str) -> None:
-    film = decode(films.shared(name), gray)
+    film = load(films.shared(name), gray)
 
     assert film.gray.min() >= 0 and film.gray.max() <= 1
     assert film.gray.std() > 0.1
@@ -108,9 +92,9 @@ def test_other_real_films_decode(name: str, gray: str) -> None:
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("bits", range(8, 17))
 def test_every_bit_depth_shows_the_same_film(bits: int, signed: bool) -> None:
-    expected = decode(films.thumbnail()).gray
+    expected = load(films.thumbnail()).gray
 
-    assert np.abs(decode(films.at_depth(bits, signed=signed)).gray - expected).max() < 1.2 / 2 ** (bits - 1)
+    assert np.abs(load(films.at_depth(bits, signed=signed)).gray - expected).max() < 1.2 / 2 ** (bits - 1)
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -140,12 +124,12 @@ def test_stored_bits_are_counted_from_their_lowest_value(bits: int, shift: int, 
 )
 def test_a_film_is_turned_upright_by_its_orientation(orientation: list[str], turn: Turn) -> None:
     stored = films.thumbnail()
-    upright = decode(films.thumbnail()).gray
+    upright = load(films.thumbnail()).gray
     pixels = stored.pixel_array[:: -1 if turn.mirror_rows else 1, :: -1 if turn.mirror_columns else 1]
     films.with_pixels(stored, pixels.T if turn.transpose else pixels, bits=15)
     stored.PatientOrientation = orientation
 
-    film = decode(stored)
+    film = load(stored)
 
     assert film.framing.turn == turn
     assert sides_known(parse_header(stored))
@@ -158,7 +142,7 @@ def test_without_a_frontal_orientation_no_side_is_known(orientation: object) -> 
     film = films.thumbnail({"PatientOrientation": orientation})
 
     assert not sides_known(parse_header(film))
-    assert decode(film).framing.turn == Turn()
+    assert load(film).framing.turn == Turn()
 
 
 def empty_in_the_square() -> Dataset:
@@ -226,13 +210,13 @@ def test_a_codestream_of_another_size_or_of_noise_is_refused(syntax: UID) -> Non
 
 def test_an_unknown_gray_mode_is_a_mistake_of_the_settings() -> None:
     with pytest.raises(ConfigError, match="voi"):
-        decode(films.thumbnail(), "sepia")
+        load(films.thumbnail(), "sepia")
 
 
 def test_a_bare_dataset_is_read(tmp_path: Path) -> None:
     path = saved(tmp_path, films.headerless_bytes(films.thumbnail()))
 
-    assert np.array_equal(decode(path).gray, decode(films.thumbnail()).gray)
+    assert np.array_equal(load(path).gray, load(films.thumbnail()).gray)
 
 
 def test_a_header_knows_of_its_pixels_without_holding_them(tmp_path: Path) -> None:
@@ -277,7 +261,7 @@ def test_bent_bytes_end_in_a_film_or_a_refusal(
     path = saved(tmp_path_factory.getbasetemp(), bytes(content))
 
     try:
-        decode(path)
+        load(path)
     except Undecodable as refused:
         assert refused.reason in tuple(Reason)
 
@@ -331,7 +315,7 @@ def test_a_machine_without_memory_says_nothing_about_the_film(monkeypatch: pytes
     monkeypatch.setattr(grayscale, "levels_of", fail)
 
     with pytest.raises(MemoryError):
-        decode(films.thumbnail())
+        load(films.thumbnail())
 
 
 def without_window() -> Dataset:
@@ -365,7 +349,7 @@ def with_graphics() -> Dataset:
 def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[], Dataset]) -> None:
     stored = stored_picture(film())
 
-    read = load(film(), gray="voi", square=lambda columns, rows: (0.0, 0.0, columns, rows)).thumbnail
+    read = load(film()).thumbnail
 
     again, shown = stored.thumbnail(), of_picture(stored.shown())
     assert read is not None

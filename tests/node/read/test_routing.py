@@ -20,13 +20,11 @@ from pydicom.uid import (
 )
 
 from models.contract import VIEWS, View, ViewReading
-from models.documents import decode, encode
 from node.commands.explain.film import explain_file
 from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
 from node.dicom.header_reading import read_header
 from node.domain import Film, FilmView, Note, Reason, TaggedView
-from node.errors import Undecodable
 from node.outputs import wording
 from node.prompt_set import PromptSet
 from node.read import prompts, routing, views
@@ -36,7 +34,7 @@ from node.read.model import Reading
 from node.read.routing import Action, Decision
 from tests.paths import FIXTURES
 from tests.support import films
-from tests.support.decoded import load
+from tests.support.decoded import refusal
 from tests.support.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
@@ -111,9 +109,7 @@ def test_every_refused_film_has_its_reason_from_header_or_pixels(name: str) -> N
         assert decision.reason is reason
     else:
         assert decision.action is Action.READ
-        with pytest.raises(Undecodable) as refused:
-            load(film, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
-        assert refused.value.reason == reason
+        assert refusal(film) == reason
 
 
 def test_objects_that_are_no_images_and_own_ones_are_left_alone() -> None:
@@ -553,11 +549,3 @@ def test_a_mirrored_film_keeps_its_boxes(tmp_path: Path) -> None:
     assert [finding.boxes[0].box for finding in mirrored.findings if finding.boxes] == [
         finding.boxes[0].box for finding in plain.findings if finding.boxes
     ]
-
-
-def test_a_film_with_its_view_survives_storage(tmp_path: Path) -> None:
-    film = answered(tmp_path, picture(AP=0.75, PA=0.25, rotated=True))
-    stored = encode(film)
-
-    assert stored["view"] == {"tag": "PA", "seen": "AP", "certainty": 0.75}
-    assert decode(Film, stored) == film

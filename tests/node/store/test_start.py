@@ -8,13 +8,12 @@ import sqlite3
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from node.config import QuestionsSettings, Settings
@@ -32,26 +31,19 @@ from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
 
 
-def on_fixed_ports(settings: Settings) -> Settings:
-    """The same settings with ports that are known before the node says them."""
-    listener = replace(settings.listener, port=peers.free_port())
-    return replace(settings, listener=listener, http=HttpSettings(port=peers.free_port()))
-
-
 def ready(settings: Settings) -> tuple[int, dict[str, object]]:
     """Status and content of /ready."""
-    try:
-        with urllib.request.urlopen(f"http://{peers.LOOPBACK}:{settings.http.port}/ready", timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
+    answer = httpx2.get(f"http://{peers.LOOPBACK}:{settings.http.port}/ready", timeout=30)
+    return answer.status_code, answer.json()
 
 
 def test_films_are_kept_while_the_model_is_being_opened(tmp_path: Path) -> None:
     hold = tmp_path / "hold-model"
     hold.touch()
     with peers.ReceivingArchive() as archive:
-        settings = on_fixed_ports(settings_for(tmp_path / "node", archive_port=archive.port))
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        listener = replace(settings.listener, port=peers.free_port())  # known before the node says it
+        settings = replace(settings, listener=listener, http=HttpSettings(port=peers.free_port()))
         node = Service(settings)
         try:
             node.wait_for("service.listening")
