@@ -65,16 +65,24 @@ def test_an_object_in_the_context_of_another_service_is_refused(node: Node) -> N
     assert is_clean(node)
 
 
-@pytest.mark.parametrize("announced", [VERIFICATION, CTImageStorage])
-def test_an_object_of_another_class_than_its_context_is_refused(
-    node: Node, recording: Recording, announced: str
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"AffectedSOPClassUID": VERIFICATION},
+        {"AffectedSOPClassUID": CTImageStorage},
+        {"AffectedSOPInstanceUID": "1.2.3"},
+    ],
+    ids=["another service", "another class", "another object"],
+)
+def test_an_object_that_is_not_what_its_command_says_is_refused(
+    node: Node, recording: Recording, said: dict[str, str]
 ) -> None:
-    said = command(recording, AffectedSOPClassUID=announced, AffectedSOPInstanceUID="1.2.3")
     with pdus.associate(recording, port=node.listener.port) as odd:
-        odd.sendall(fragments((LAST_OF_COMMAND, said), (LAST_OF_DATASET, dataset(recording))))
+        odd.sendall(fragments((LAST_OF_COMMAND, command(recording, **said)), (LAST_OF_DATASET, dataset(recording))))
 
         assert pdus.status_of(pdus.read_pdu(odd)) == 0xC000
-    assert not list(node.spool.directory.rglob("1.2.3~*"))
+    assert list(node.spool.studies()) == []
+    assert is_clean(node)
 
 
 @pytest.mark.parametrize("order", ["data first", "two commands", "two contexts", "no command"])
