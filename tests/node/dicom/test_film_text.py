@@ -201,14 +201,13 @@ def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None
     assert reading[1]["notes"] == ["text_recoded"]
 
 
-@pytest.mark.parametrize("term", ["", *TERMS])
-def test_every_defined_term_can_be_the_set_of_a_site(term: str) -> None:
+def test_a_site_may_name_every_defined_term_and_no_other() -> None:
     table = {
         "storage": {"directory": "node"},
         "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
-        "site": {"character_set": term},
     }
 
-    assert config.parse(table).site.character_set == term
+    for term in ("", *TERMS):
+        assert config.parse({**table, "site": {"character_set": term}}).site.character_set == term
     with pytest.raises(ConfigError, match="character_set: 'latin' is unknown; use"):
         config.parse({**table, "site": {"character_set": "latin"}})

@@ -18,14 +18,12 @@ from pydicom.tag import BaseTag, Tag
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
-from node.commands.explain.film import ABSENT, shown
 from node.dicom import attributes
 from node.dicom.film_header import calibrated_spacing, has_oblong_pixels, parse_header
 from node.dicom.grayscale_header import LookUpTable, UnusableTable, parse_grayscale
 from node.dicom.header import identify
 from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
-from node.read import routing
 from node.read.decoding import picture_of
 from node.store.incoming import has_other_pixels
 from tests.repository.test_architecture import imports, python_files
@@ -223,9 +221,6 @@ def test_a_film_with_thousands_of_private_elements_is_read(tmp_path: Path) -> No
     assert picture_of(path).any()
 
 
-LOOKED_AT = sorted({keyword for rule in routing.rules_for(range(200)) for keyword in rule.looks_at})
-
-
 def lut(**values: object) -> Dataset:
     item = Dataset()
     item.add_new("LUTDescriptor", "US", [2, 0, 16])
@@ -275,15 +270,6 @@ def test_an_unusable_lut_is_kept_with_its_reason() -> None:
 
     assert header.modality_lut == UnusableTable(reason="a LUT needs a descriptor of three values")
     assert isinstance(header.voi_lut, LookUpTable)
-
-
-@pytest.mark.parametrize("keyword", LOOKED_AT)
-def test_explain_can_show_every_attribute_that_a_rule_looks_at(keyword: str) -> None:
-    tag = BaseTag(tag_for_keyword(keyword) or 0)
-    dataset = Dataset({tag: RawDataElement(tag, None, 0, b"", 0, True, True)})
-
-    assert shown(dataset, keyword) != ABSENT
-    assert shown(Dataset(), keyword) == ABSENT
 
 
 def header(**values: object) -> Dataset:

@@ -300,25 +300,6 @@ def test_requests_are_answered_by_https(authority: Authority, tls: HttpTlsSettin
         )
 
 
-def test_a_request_that_ends_the_handshake_is_answered(authority: Authority, tls: HttpTlsSettings) -> None:
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = ssl.create_default_context(cafile=authority.certificate)
-    client = context.wrap_bio(incoming, outgoing, server_hostname=LOOPBACK)
-    with serving(tls=tls) as served, served.connect() as connection:
-        while True:
-            try:
-                client.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                connection.sendall(outgoing.read())
-                incoming.write(connection.recv(65536))
-        client.write(LIVE_AND_CLOSE)
-        connection.sendall(outgoing.read())
-        incoming.write(read_to_end(connection))
-
-    assert client.read().startswith(ANSWERED)
-
-
 @pytest.mark.parametrize(
     "said", [LIVE, b"\x16\x03\x01\x02\x00\x01\x00", b"\x00" * 100], ids=["plain HTTP", "half a hello", "zeros"]
 )

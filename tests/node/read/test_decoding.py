@@ -267,23 +267,6 @@ def slow_film(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.drill(part="kills")
-def test_other_work_and_films_go_on_while_a_decoder_is_busy(tmp_path: Path) -> None:
-    with ThreadPoolExecutor() as pool:
-        began, longest = time.monotonic(), 0.0
-        slow = pool.submit(answer_film, slow_film(tmp_path), ScriptedReader(), PROMPTS)
-        while not slow.done():
-            before = time.monotonic()
-            time.sleep(0.01)
-            longest = max(longest, time.monotonic() - before)
-            if time.monotonic() - began < 1.0:
-                assert pool.submit(decoded.picture_of, films.thumbnail()).result().any()
-
-    assert slow.result().reason == Reason.UNDECODABLE
-    assert longest < 1.0
-    assert time.monotonic() - began > 2.0  # it was ended by its processor time
-
-
 @pytest.mark.drill(part="objects")
 def test_a_film_that_takes_too_long_is_decoded_once(tmp_path: Path) -> None:
     path, decoders, seen = slow_film(tmp_path), DecoderProcesses(), set[int]()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 import struct
 import threading
@@ -100,19 +99,6 @@ def test_below_the_reserve_nothing_is_kept(tmp_path: Path) -> None:
     assert not spool.has_room
 
 
-def test_a_disk_that_fills_while_writing_leaves_no_file(tmp_path: Path, spool: Spool) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    try:
-        with pytest.raises(SpoolFull, match="send again later"):
-            keep(spool, b"x" * 100_000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["format"]
-    assert keep(spool, b"x" * 100_000).is_new
-
-
 def test_half_written_files_are_swept_and_beside_other_processes_only_old_ones(spool: Spool) -> None:
     whole = keep(spool).instance.path
     young, old = (whole.parent / f".incoming-{name}" for name in ("young", "old"))
@@ -170,16 +156,6 @@ def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
     while folder != tmp_path:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         folder = folder.parent
-
-
-def test_many_senders_of_one_study_at_once_lose_nothing(spool: Spool) -> None:
-    threads = [threading.Thread(target=keep, args=(spool,), kwargs={"film": f"1.2.{i}"}) for i in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(spool.study(STUDY).instances) == 20
 
 
 def test_a_removed_study_leaves_only_the_marks_of_its_rounds(tmp_path: Path, spool: Spool) -> None:
@@ -262,15 +238,6 @@ def test_the_newest_version_is_the_last_received_at_any_clock(spool: Spool) -> N
     again = keep(spool, b"first")
     assert again.is_new
     assert spool.study(STUDY).instances == (again.instance,)
-
-
-def test_a_folder_that_cannot_be_synced_is_not_acknowledged(spool: Spool) -> None:
-    folder = keep(spool).instance.path.parent
-    folder.rename(folder.parent / "elsewhere")
-    folder.write_text("in the way", encoding="utf-8")
-
-    with pytest.raises(SpoolFull):
-        keep(spool, b"other")
 
 
 def test_a_damaged_mark_counts_as_none(tmp_path: Path, spool: Spool) -> None:
