@@ -15,8 +15,7 @@ from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.engine_files import DriverProof, EngineFiles
 from node import config
-from node.check_result import Check, CheckState, fault, note, ok, run_check
-from node.commands import doctor
+from node.check_result import Check, CheckState, run_check
 from node.commands.doctor import NOWHERE, check_database, check_model, check_ports, check_storage
 from node.config import ModelSettings, Settings
 from node.health.checks import check_destinations
@@ -129,27 +128,6 @@ def test_a_check_that_raises_is_a_fault_that_quotes_nothing() -> None:
     assert (check.name, check.state) == ("storage", CheckState.FAULT)
     assert "RuntimeError at test_doctor.py:" in check.message
     assert PASSWORD not in check.message
-
-
-def test_lines_and_json_say_the_same() -> None:
-    checks = (ok("storage", "is good"), note("database x", "is slow"), fault("model", "is gone; bring it back"))
-
-    assert doctor.render(checks).splitlines() == [
-        "ok    storage     is good",
-        "note  database x  is slow",
-        "FAULT model       is gone; bring it back",
-        "1 fault, 1 note",
-    ]
-    assert doctor.to_json(checks) == {
-        "passed": False,
-        "checks": [
-            {"name": "storage", "state": "ok", "message": "is good"},
-            {"name": "database x", "state": "note", "message": "is slow"},
-            {"name": "model", "state": "fault", "message": "is gone; bring it back"},
-        ],
-    }
-    assert doctor.render(checks[:1]).splitlines()[-1] == "everything is good"
-    assert doctor.passed(checks[:2])
 
 
 @pytest.fixture

@@ -42,9 +42,9 @@ from node.store.spool import Spool
 from node.web import studies
 from tests.node.outputs.test_rejection import highdicom_note, rejected_uids
 from tests.node.test_metrics import samples as samples_of
-from tests.node.web.test_web_states import client
 from tests.support import films, samples, senders
 from tests.support.fakes import ScriptedReader
+from tests.support.finished import pages_of, parts_of
 from tests.support.service import settings_for
 
 Changes = Mapping[str, object]
@@ -865,7 +865,7 @@ def test_the_page_of_a_film_names_its_own_patient(tmp_path: Path) -> None:
     node = Node(settings.storage.directory)
     uids = {name: node.receive(name, **changes) for name, changes in (("x1", X), ("x2", X), ("y", Y))}
     node.round()
-    browser = client(settings, node.spool, user="reader")
+    browser = pages_of(parts_of(settings, node.spool), user="reader")
 
     pages = {name: browser.get(f"/studies/{STUDY}?film={uid}").text for name, uid in uids.items()}
 

@@ -86,22 +86,6 @@ def test_two_people_of_one_displayed_name_are_two_users(client: TestClient, prov
     assert len(set(names)) == 2
 
 
-def test_a_change_needs_the_token_of_the_session(client: TestClient) -> None:
-    come_back(client)
-    own = {"origin": ADDRESS, "x-csrf-token": client.get(WHO).json()["token"]}
-
-    assert client.post(WHO, headers={"origin": ADDRESS}).json()["title"] == "token"
-    assert client.post(WHO, headers=own).status_code == 200
-
-
-def test_who_signs_out_is_out_also_with_a_cookie_that_was_kept(client: TestClient) -> None:
-    come_back(client)
-    stolen = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
-    client.post("/logout", headers=BROWSER)
-
-    assert client.get(WHO, headers={"cookie": stolen}).status_code == 401
-
-
 @pytest.mark.parametrize(
     ("spoiled", "reason"),
     [

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,20 +16,17 @@ from models.documents import encode
 from node import metrics
 from node.answers.questions import Topic, understand
 from node.commands import operate
-from node.config import Settings
 from node.domain import Delivery, DeliveryState, StudyState
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.read import prompts
-from node.store.ledger import Ledger, open_ledger
-from node.store.spool import Spool
 from node.store.worklist import ReviewRow
 from node.web import problems, shown, words
 from node.web.problems import Problem
 from tests.paths import REPOSITORY
 from tests.support import films, samples
-from tests.support.finished import pages_of, parts_of
+from tests.support.finished import Finished, pages_of, parts_of
 from tests.support.service import settings_for
 
 STUDY = "1.2.3"
@@ -44,27 +39,12 @@ PATIENT = {
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return settings_for(tmp_path / "node", archive_port=104, dicom_port=11112)
+def node(tmp_path: Path) -> Finished:
+    return Finished(tmp_path / "node")
 
 
-@pytest.fixture
-def spool(settings: Settings) -> Spool:
-    return Spool(settings.storage.directory, min_free_mib=1)
-
-
-def client(settings: Settings, spool: Spool, *, user: str = "") -> TestClient:
-    """Answers of the application, as to a user whom it knows."""
-    return pages_of(parts_of(settings, spool), user=user)
-
-
-def in_ledger(settings: Settings, change: Callable[[Ledger], None]) -> None:
-    with open_ledger(settings.storage) as ledger:
-        change(ledger)
-
-
-def test_an_empty_worklist_says_where_to_send_films(settings: Settings, spool: Spool) -> None:
-    page = client(settings, spool).get("/")
+def test_an_empty_worklist_says_where_to_send_films(tmp_path: Path) -> None:
+    page = pages_of(parts_of(settings_for(tmp_path / "node", archive_port=104, dicom_port=11112))).get("/")
 
     assert page.status_code == 200
     assert "Nothing received yet: send a film to AE <b>CHEX</b>" in page.text
@@ -72,8 +52,8 @@ def test_an_empty_worklist_says_where_to_send_films(settings: Settings, spool: S
 
 
 @pytest.mark.parametrize("path", ["/studies/1.2.3", "/studies/nothing", f"/studies/{'1' * 65}"])
-def test_an_unknown_study_is_not_found(settings: Settings, spool: Spool, path: str) -> None:
-    page = client(settings, spool).get(path)
+def test_an_unknown_study_is_not_found(node: Finished, path: str) -> None:
+    page = node.client().get(path)
 
     assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
     assert "This node knows no such study." in page.text
@@ -94,29 +74,29 @@ def test_a_page_that_cannot_be_shown_says_when_to_come_again(accept: str) -> Non
     assert answer.headers["content-type"].startswith("text/html") is (accept == "text/html")
 
 
-def test_a_study_whose_films_were_removed_says_so(settings: Settings, spool: Spool) -> None:
-    in_ledger(settings, lambda ledger: ledger.set_study(STUDY, "finished"))
+def test_a_study_whose_films_were_removed_says_so(node: Finished) -> None:
+    node.ledger.set_study(STUDY, "finished")
 
-    page = client(settings, spool).get(f"/studies/{STUDY}")
+    page = node.client().get(f"/studies/{STUDY}")
 
     assert page.status_code == 410
     assert "The films of this study are no longer on this node" in page.text
     assert "film.js" not in page.text
 
 
-def test_a_film_of_another_study_is_not_found(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+def test_a_film_of_another_study_is_not_found(node: Finished) -> None:
+    films.keep(node.spool, films.thumbnail(), study_uid=STUDY)
 
-    page = client(settings, spool).get(f"/studies/{STUDY}?film=1.9.9")
+    page = node.client().get(f"/studies/{STUDY}?film=1.9.9")
 
     assert page.status_code == 404
     assert f'href="/studies/{STUDY}"' in page.text
 
 
-def test_a_parked_study_says_why_and_offers_a_retry(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
-    in_ledger(settings, lambda ledger: ledger.set_study(STUDY, "parked", stage="read", reason="the disk <broke>"))
-    pages = client(settings, spool)
+def test_a_parked_study_says_why_and_offers_a_retry(node: Finished) -> None:
+    films.keep(node.spool, films.thumbnail(), study_uid=STUDY)
+    node.ledger.set_study(STUDY, "parked", stage="read", reason="the disk <broke>")
+    pages = node.client()
 
     for path in ("/", f"/studies/{STUDY}"):
         page = pages.get(path)
@@ -125,64 +105,55 @@ def test_a_parked_study_says_why_and_offers_a_retry(settings: Settings, spool: S
         assert f'data-retry="{STUDY}"' in page.text
 
 
-def test_only_a_new_answer_or_a_stop_changes_the_page_of_a_film(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
-    pages, seen = client(settings, spool), list[str]()
+def test_only_a_new_answer_or_a_stop_changes_the_page_of_a_film(node: Finished) -> None:
+    films.keep(node.spool, films.thumbnail(), study_uid=STUDY)
+    pages, seen = node.client(), list[str]()
 
     for state in ("reading", "finished", "parked"):
-        in_ledger(settings, partial(Ledger.set_study, uid=STUDY, state=state))
+        node.ledger.set_study(STUDY, state)
         (found,) = re.findall('data-films="([^"]*)"', pages.get(f"/studies/{STUDY}").text)
         seen.append(found)
 
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_the_worklist_says_why_deliveries_are_not_sent(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
+def test_the_worklist_says_why_deliveries_are_not_sent(node: Finished) -> None:
+    films.keep(node.spool, films.thumbnail(), study_uid=STUDY)
     waiting, sent, quiet = (
         Delivery(destination=to, study_uid=STUDY, sop_instance_uid=f"1.2.{n}", kind="sr", priority="routine")
         for n, to in enumerate(("pacs", "pacs", "copy"))
     )
 
-    def change(ledger: Ledger) -> None:
-        ledger.set_study(STUDY, "finished")
-        for delivery in (waiting, sent, quiet):
-            ledger.add_delivery(delivery)
-        ledger.set_delivery(waiting, DeliveryState.WAITING, attempts=3, reason="the archive <refused>")
-        ledger.set_delivery(sent, DeliveryState.SENT, attempts=2, reason="refused before")
-
-    in_ledger(settings, change)
-    pages = client(settings, spool)
+    node.ledger.set_study(STUDY, "finished")
+    for delivery in (waiting, sent, quiet):
+        node.ledger.add_delivery(delivery)
+    node.ledger.set_delivery(waiting, DeliveryState.WAITING, attempts=3, reason="the archive <refused>")
+    node.ledger.set_delivery(sent, DeliveryState.SENT, attempts=2, reason="refused before")
+    pages = node.client()
 
     (study,) = pages.get("/api/v1/studies").json()["studies"]
     assert study["waits"] == {"pacs": "the archive <refused>"}
     assert '<small class="dim">the archive &lt;refused&gt;</small>' in pages.get("/").text
 
 
-def test_a_film_that_waits_says_so(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
-
-    assert "This film is not read yet." in client(settings, spool).get(f"/studies/{STUDY}").text
-
-
 @pytest.mark.parametrize(("orientation", "edges"), [(["L", "F"], ["R", "L"]), (["A", "F"], ["P", "A"]), (None, [])])
 def test_a_film_shows_its_sides_as_its_header_says(
-    settings: Settings, spool: Spool, orientation: list[str] | None, edges: list[str]
+    node: Finished, orientation: list[str] | None, edges: list[str]
 ) -> None:
-    films.keep(spool, films.thumbnail({"PatientOrientation": orientation}), study_uid=STUDY)
+    films.keep(node.spool, films.thumbnail({"PatientOrientation": orientation}), study_uid=STUDY)
 
-    page = client(settings, spool).get(f"/studies/{STUDY}")
+    page = node.client().get(f"/studies/{STUDY}")
 
     assert re.findall(r"edge of the film: </span>(.)</p>", page.text) == edges
 
 
-def test_only_a_known_user_sees_the_patient(settings: Settings, spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(PATIENT), study_uid=STUDY)
-    seen = client(settings, spool, user="reader").get(f"/studies/{STUDY}")
+def test_only_a_known_user_sees_the_patient(node: Finished) -> None:
+    films.keep(node.spool, films.thumbnail(PATIENT), study_uid=STUDY)
+    seen = node.client(user="reader").get(f"/studies/{STUDY}")
     others = [
-        client(settings, spool).get(f"/studies/{STUDY}"),
-        client(settings, spool, user="reader").get("/"),
-        client(settings, spool, user="reader").get(f"/api/v1/studies/{STUDY}"),
+        node.client().get(f"/studies/{STUDY}"),
+        node.client(user="reader").get("/"),
+        node.client(user="reader").get(f"/api/v1/studies/{STUDY}"),
     ]
 
     assert [text in seen.text for text in ("Zyx, Secret, Dr", "SECRET-7", "1961-02-03", "2024-01-31")] == [True] * 4
@@ -194,36 +165,26 @@ LONG_STUDY = f"1.2.{'3' * 60}"
 
 
 @pytest.fixture
-def two_to_review(settings: Settings, spool: Spool) -> list[str]:
+def two_to_review(node: Finished) -> list[str]:
     """A study of two patients' films, each with a finding that is present and one to be reviewed; their UIDs."""
     uids = []
     said = samples.several()
     for number, patient in enumerate((PATIENT, {**PATIENT, "PatientName": "Abc^Other", "PatientID": "OTHER-8"})):
         taken = {"AcquisitionDate": "20240131", "AcquisitionTime": f"09{number}500", "PatientAge": f"06{number}Y"}
         film = films.as_another(films.thumbnail({**patient, **taken}), f"to review {number}", study="two")
-        kept = films.keep(spool, film, study_uid=LONG_STUDY).instance
+        kept = films.keep(node.spool, film, study_uid=LONG_STUDY).instance
         reading = encode(replace(said, source=kept.sop_instance_uid))
-        spool.keep_reading(LONG_STUDY, str(number), {**reading, "file": kept.path.name})
+        node.spool.keep_reading(LONG_STUDY, str(number), {**reading, "file": kept.path.name})
         uids.append(kept.sop_instance_uid)
 
-    def change(ledger: Ledger) -> None:
-        ledger.set_study(LONG_STUDY, "finished")
-        rows = [
-            ReviewRow(
-                study_uid=LONG_STUDY, film=uid, reason="near_threshold", is_stat=False, urgency=1, received_at=number
-            )
-            for number, uid in enumerate(uids)
-        ]
-        ledger.set_reviews(LONG_STUDY, rows)
-
-    in_ledger(settings, change)
+    node.ledger.set_study(LONG_STUDY, "finished")
+    row = ReviewRow(study_uid=LONG_STUDY, film="", reason="near_threshold", is_stat=False, urgency=1, received_at=0)
+    node.ledger.set_reviews(LONG_STUDY, [replace(row, film=uid, received_at=n) for n, uid in enumerate(uids)])
     return uids
 
 
-def test_the_review_list_names_the_patient_of_each_film(
-    settings: Settings, spool: Spool, two_to_review: list[str]
-) -> None:
-    page = client(settings, spool, user="reader").get("/review").text
+def test_the_review_list_names_the_patient_of_each_film(node: Finished, two_to_review: list[str]) -> None:
+    page = node.client(user="reader").get("/review").text
 
     rows = {uid: row for uid in two_to_review for row in page.split("<tr ") if f'data-uid="{uid}"' in row}
     first, second = (re.sub("<[^>]*>", " ", rows[uid]) for uid in two_to_review)
@@ -236,22 +197,18 @@ def test_the_review_list_names_the_patient_of_each_film(
     assert all(word in second for word in ("Abc, Other", "OTHER-8", "61 y", "2024-01-31 09:15"))
 
 
-def test_who_may_not_see_patients_sees_none_in_the_review_list(
-    settings: Settings, spool: Spool, two_to_review: list[str]
-) -> None:
-    pages = client(settings, spool)
+def test_who_may_not_see_patients_sees_none_in_the_review_list(node: Finished, two_to_review: list[str]) -> None:
+    pages = node.client()
     page = pages.get("/review").text
 
     assert [word for word in ("Zyx", "SECRET", "OTHER", "60 y", "2024-01-31") if word in page] == []
     assert page.count(">Study …333333333333</a>") == len(two_to_review)
-    listed = client(settings, spool, user="reader").get("/api/v1/review").text
+    listed = node.client(user="reader").get("/api/v1/review").text
     assert [word for word in ("Zyx", "SECRET", "OTHER") if word in listed] == []
 
 
-def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(
-    settings: Settings, spool: Spool, two_to_review: list[str]
-) -> None:
-    (line,) = client(settings, spool).get("/api/v1/studies").json()["studies"]
+def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(node: Finished, two_to_review: list[str]) -> None:
+    (line,) = node.client().get("/api/v1/studies").json()["studies"]
 
     assert [(mark["text"], mark["state"], mark["is_critical"]) for mark in line["marks"]] == [
         ("Pleural effusion 83 %", "present", False),
@@ -260,8 +217,8 @@ def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(
     ]
 
 
-def test_the_bar_names_a_user_who_can_log_out(settings: Settings, spool: Spool) -> None:
-    known, unknown = client(settings, spool, user="reader <1>").get("/"), client(settings, spool).get("/")
+def test_the_bar_names_a_user_who_can_log_out(node: Finished) -> None:
+    known, unknown = node.client(user="reader <1>").get("/"), node.client().get("/")
 
     assert "reader &lt;1&gt;" in known.text and 'action="/logout"' in known.text
     assert '<meta name="csrf-token" content="a token">' in known.text
@@ -292,8 +249,8 @@ def test_a_page_names_apart_what_the_model_leaves_out() -> None:
     )
 
 
-def test_findings_with_their_sides_are_suggested_and_understood(settings: Settings, spool: Spool) -> None:
-    known = client(settings, spool).get("/api/v1/prompts").json()
+def test_findings_with_their_sides_are_suggested_and_understood(node: Finished) -> None:
+    known = node.client().get("/api/v1/prompts").json()
 
     phrases = [prompt["phrase"] for prompt in known["prompts"]]
     sided = [text for text in known["suggestions"] if text not in phrases]
@@ -322,19 +279,14 @@ SENT, PARKED, WAITING, ABANDONED = (
 )
 
 
-def with_deliveries(
-    *states: DeliveryState, study: str = STUDY, state: StudyState = "finished"
-) -> Callable[[Ledger], None]:
-    """Record a study and a delivery in each of these states."""
-
-    def change(ledger: Ledger) -> None:
-        ledger.set_study(study, state)
-        for number, delivered in enumerate(states):
-            delivery = Delivery(destination="archive", study_uid=study, sop_instance_uid=f"{study}.{number}", kind="sr")
-            ledger.add_delivery(delivery)
-            ledger.set_delivery(delivery, delivered, attempts=1, reason="no room there" if delivered != SENT else None)
-
-    return change
+def delivered(node: Finished, *states: DeliveryState, study: str = STUDY, state: StudyState = "finished") -> TestClient:
+    """Record a study and a delivery in each of these states; returns a client."""
+    node.ledger.set_study(study, state)
+    for number, each in enumerate(states):
+        delivery = Delivery(destination="archive", study_uid=study, sop_instance_uid=f"{study}.{number}", kind="sr")
+        node.ledger.add_delivery(delivery)
+        node.ledger.set_delivery(delivery, each, attempts=1, reason="no room there" if each != SENT else None)
+    return node.client()
 
 
 @pytest.mark.parametrize(
@@ -353,13 +305,12 @@ def with_deliveries(
     ],
 )
 def test_a_study_is_finished_where_it_was_delivered(
-    settings: Settings, spool: Spool, states: tuple[DeliveryState, ...], state: StudyState, chip: str
+    node: Finished, states: tuple[DeliveryState, ...], state: StudyState, chip: str
 ) -> None:
-    in_ledger(settings, with_deliveries(*states, state=state))
-    node = client(settings, spool)
+    pages = delivered(node, *states, state=state)
 
-    shown = {path: node.get(path).text for path in ("/", f"/studies/{STUDY}")}
-    told = node.get(f"/api/v1/studies/{STUDY}").json()["line"]
+    shown = {path: pages.get(path).text for path in ("/", f"/studies/{STUDY}")}
+    told = pages.get(f"/api/v1/studies/{STUDY}").json()["line"]
 
     assert all(f'<span class="chip">{chip}</span>' in page for page in shown.values())
     assert all(('class="state finished"' in page) == (chip == "finished") for page in shown.values())
@@ -378,15 +329,15 @@ def test_a_study_is_finished_where_it_was_delivered(
         ("reading", set()),
     ],
 )
-def test_the_filter_shows_what_it_names(settings: Settings, spool: Spool, state: str, expected: set[str]) -> None:
-    in_ledger(settings, with_deliveries(SENT, study="1.1"))
-    in_ledger(settings, with_deliveries(PARKED, study="1.2"))
-    in_ledger(settings, with_deliveries(SENT, PARKED, study="1.3"))
-    in_ledger(settings, lambda ledger: ledger.set_study("1.4", "parked", stage="read", reason="damaged"))
-    node = client(settings, spool)
+def test_the_filter_shows_what_it_names(node: Finished, state: str, expected: set[str]) -> None:
+    delivered(node, SENT, study="1.1")
+    delivered(node, PARKED, study="1.2")
+    delivered(node, SENT, PARKED, study="1.3")
+    node.ledger.set_study("1.4", "parked", stage="read", reason="damaged")
+    pages = node.client()
 
-    page = node.get("/", params={"state": state}).text
-    answer = node.get("/api/v1/studies", params={"state": state}).json()
+    page = pages.get("/", params={"state": state}).text
+    answer = pages.get("/api/v1/studies", params={"state": state}).json()
 
     assert {uid for uid in ("1.1", "1.2", "1.3", "1.4") if f'data-uid="{uid}"' in page} == expected
     assert ({line["uid"] for line in answer["studies"]}, answer["total"]) == (expected, len(expected))
@@ -394,12 +345,12 @@ def test_the_filter_shows_what_it_names(settings: Settings, spool: Spool, state:
         assert "no room there" in page and "Retry" in page
 
 
-def test_status_tells_what_was_not_delivered(settings: Settings, spool: Spool) -> None:
-    in_ledger(settings, with_deliveries(PARKED, study="1.1"))
-    in_ledger(settings, with_deliveries(SENT, study="1.2"))
+def test_status_tells_what_was_not_delivered(node: Finished) -> None:
+    delivered(node, PARKED, study="1.1")
+    delivered(node, SENT, study="1.2")
 
-    told = operate.status(settings)
-    lines = operate.render(told, zone=settings.site.zone)
+    told = operate.status(node.settings)
+    lines = operate.render(told, zone=node.settings.site.zone)
 
     assert (told["not_delivered"], told["studies"]) == (1, {"receiving": 0, "reading": 0, "finished": 2, "parked": 0})
     assert "studies finished: 2" in lines
@@ -416,28 +367,24 @@ REFUSED = "Studies are found by digits of their UID alone"
         ("state", "lost", "There is no such state"),
     ],
 )
-def test_what_cannot_be_searched_is_refused_in_words(
-    settings: Settings, spool: Spool, name: str, typed: str, said: str
-) -> None:
-    in_ledger(settings, with_deliveries(SENT))
-    node = client(settings, spool)
-    page = node.get("/", params={name: typed})
+def test_what_cannot_be_searched_is_refused_in_words(node: Finished, name: str, typed: str, said: str) -> None:
+    pages = delivered(node, SENT)
+    page = pages.get("/", params={name: typed})
     assert page.status_code == 200
     assert said in page.text
     assert "data-uid" not in page.text
     assert "<b>&" not in page.text and "'<b>" not in page.text
-    assert node.get("/api/v1/studies", params={name: typed}).status_code == 422
+    assert pages.get("/api/v1/studies", params={name: typed}).status_code == 422
 
 
 @pytest.mark.parametrize("typed", ["1.2.3", " 1.2.3 ", "2", "1.2.", "."])
-def test_digits_are_searched_as_they_are_typed(settings: Settings, spool: Spool, typed: str) -> None:
-    in_ledger(settings, with_deliveries(SENT))
-    in_ledger(settings, with_deliveries(SENT, study="9"))
-    page = client(settings, spool).get("/", params={"q": typed}).text
+def test_digits_are_searched_as_they_are_typed(node: Finished, typed: str) -> None:
+    delivered(node, SENT)
+    page = delivered(node, SENT, study="9").get("/", params={"q": typed}).text
     assert f'data-uid="{STUDY}"' in page
     assert 'data-uid="9"' not in page
 
 
 @pytest.mark.parametrize("page", ["-1", "9e9", "99999999999"])
-def test_any_page_of_the_worklist_can_be_asked_for(settings: Settings, spool: Spool, page: str) -> None:
-    assert client(settings, spool).get("/", params={"page": page}).status_code == 200
+def test_any_page_of_the_worklist_can_be_asked_for(node: Finished, page: str) -> None:
+    assert node.client().get("/", params={"page": page}).status_code == 200

@@ -1,29 +1,215 @@
-"""`explain UID`: the life of a study or an object, told beside a running node and after its end; nothing is changed."""
+"""`explain`: of a file every rule with what it saw, of a UID the life of a study or an object; no value of a patient.
+
+A UID is told of beside a running node and after its end; nothing is changed.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom.datadict import dictionary_VR
+from pydicom.dataset import Dataset
+from pydicom.uid import DigitalXRayImageStorageForPresentation
 
 from node import config
-from node.commands.explain.film import ADVICE
+from node.commands.explain.film import ADVICE, FilmExplanation, explain_file, render
 from node.commands.explain.report import next_steps
 from node.commands.explain.study import StudyExplanation, WrittenAnswer, explain_uid
 from node.config import Settings, SiteSettings
+from node.dicom.film_header import parse_header
 from node.domain import OutputObject, Reason, derive_uid
+from node.read import routing
+from node.read.routing import Action
 from node.store.lookup import StudyRow
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
+from tests.paths import REPOSITORY
+from tests.repository.test_no_patient_data import quoting
 from tests.support import films, peers
 from tests.support.damage import flip_a_pixel
 from tests.support.finished import Finished
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
+from tests.support.traces import found_in, marked
+
+ADULTS = range(18, 200)
+LOOKED_AT = {keyword for rule in routing.rules_for(ADULTS) for keyword in rule.looks_at}
+MODEL = REPOSITORY / "models" / "weights" / "phantom"
+
+
+def of_file(folder: Path, film: Dataset, *, model: Path = MODEL) -> FilmExplanation:
+    path = films.saved(folder, film)
+    return explain_file(path, model=model)
+
+
+def deciding(explanation: FilmExplanation) -> tuple[int, str | None] | None:
+    """Number and attribute of the rule that decided."""
+    found = [(outcome.rule, outcome.decided_by) for outcome in explanation.rules if outcome.applies]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_a_film_that_is_read_passes_every_rule(tmp_path: Path) -> None:
+    explanation = of_file(tmp_path, films.rg1())
+
+    assert [outcome.applies for outcome in explanation.rules] == [False] * len(routing.rules_for(ADULTS))
+    assert (explanation.action, explanation.reason, explanation.notes) == (Action.READ, None, ())
+    assert (explanation.columns, explanation.rows, explanation.bits_stored) == (1841, 1955, 15)
+    assert explanation.photometric_interpretation == "MONOCHROME1"
+    assert explanation.transfer_syntax == "Explicit VR Little Endian"
+    assert explanation.decoding is not None
+    assert list(explanation.decoding.analyzed or ()) == [0, 57, 1841, 1898]
+    assert "decision: read" in render(explanation)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected", "reason"),
+    [
+        (films.own_object, (1, "ContributingEquipmentSequence"), Reason.OWN_OBJECT),
+        (lambda: films.non_image("SR"), (2, "SOPClassUID"), Reason.MODALITY),
+        (lambda: films.thumbnail({"Modality": "PX"}), (3, "Modality"), Reason.MODALITY),
+        (
+            lambda: films.thumbnail({"PatientSpeciesDescription": "Canine"}),
+            (4, "PatientSpeciesDescription"),
+            Reason.SPECIES,
+        ),
+        (
+            lambda: films.thumbnail({"PresentationIntentType": "FOR PROCESSING"}),
+            (5, "PresentationIntentType"),
+            Reason.FOR_PROCESSING,
+        ),
+        (lambda: films.thumbnail({"BodyPartExamined": "HIP"}), (6, "BodyPartExamined"), Reason.NOT_CHEST),
+        (
+            lambda: films.thumbnail({"BodyPartExamined": "", "StudyDescription": "Hip, left"}),
+            (6, "StudyDescription"),
+            Reason.NOT_CHEST,
+        ),
+        (films.lateral, (7, "ViewPosition"), Reason.LATERAL),
+        (
+            lambda: films.thumbnail({"ViewPosition": "", "SeriesDescription": "Thorax lat."}),
+            (7, "SeriesDescription"),
+            Reason.LATERAL,
+        ),
+        (films.two_frames, (8, "NumberOfFrames"), Reason.MODALITY),
+        (films.color, (8, "SamplesPerPixel"), Reason.COLOR),
+        (lambda: films.thumbnail({"PatientAge": "004M"}), (9, "PatientAge"), Reason.AGE),
+        (films.one_pixel, (8, "Columns"), Reason.TOO_SMALL),
+    ],
+)
+def test_the_rule_that_decides_is_named_with_its_attribute(
+    tmp_path: Path, make: Callable[[], Dataset], expected: tuple[int, str], reason: Reason
+) -> None:
+    explanation = of_file(tmp_path, make())
+
+    assert deciding(explanation) == expected
+    assert explanation.reason is reason
+    assert [outcome.applies for outcome in explanation.rules[expected[0] :]] == [None] * (9 - expected[0])
+    assert "nothing" not in explanation.advice, "the film can be corrected and sent again"
+    (line,) = [line for line in render(explanation).splitlines() if "YES" in line]
+    assert line.startswith(f"  {expected[0]} ") and f"{expected[1]} is " in line
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (films.constant, Reason.BLANK),
+        (films.cut_short, Reason.UNDECODABLE),
+        (films.mislabeled_codestream, Reason.UNDECODABLE),
+    ],
+)
+def test_pixels_that_cannot_be_read_decide_after_the_rules(
+    tmp_path: Path, make: Callable[[], Dataset], reason: Reason
+) -> None:
+    explanation = of_file(tmp_path, make())
+
+    assert deciding(explanation) is None
+    assert (explanation.action, explanation.reason) == (Action.ANSWER, reason)
+    assert "decoding: FAILS" in render(explanation)
+
+
+def test_without_a_model_the_film_is_decoded_without_a_square(tmp_path: Path) -> None:
+    explanation = of_file(tmp_path, films.thumbnail(), model=tmp_path / "nowhere")
+
+    assert explanation.decoding is not None
+    assert (explanation.decoding.reason, explanation.decoding.analyzed) == (None, None)
+    assert "not known" in explanation.decoding.message
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(keyword for keyword in LOOKED_AT if dictionary_VR(keyword) in ("CS", "LO", "UI"))),
+        st.text(max_size=20),
+        max_size=5,
+    )
+)
+def test_the_last_rule_applied_is_the_decision(texts: dict[str, str]) -> None:
+    film = Dataset()
+    film.SOPClassUID, film.Modality, film.Rows, film.Columns = DigitalXRayImageStorageForPresentation, "DX", 512, 512
+    film.PixelData = b""
+    header = parse_header(films.changed(film, texts))
+
+    *_, (rule, objection) = routing.apply_rules(header, routing.rules_for(ADULTS))
+
+    decision = routing.choose(header, routing.rules_for(ADULTS))
+    if objection is None:
+        assert decision.action is Action.READ
+    else:
+        assert (decision.action, decision.reason) == (rule.action, objection.reason)
+        assert objection.keyword in rule.looks_at
+
+
+@pytest.mark.parametrize("keywords", ["", "ViewPosition PatientOrientation Modality SeriesInstanceUID Rows"])
+def test_nothing_of_a_patient_is_shown(tmp_path: Path, keywords: str) -> None:
+    film = quoting(marked(films.thumbnail()), keywords.split())
+    film.SeriesDescription = f"{film.SeriesDescription} LATEROQzvxwkjp DECUBQzvxwkjp chest"
+    path = films.saved(tmp_path, film)
+
+    plain, as_json = (run_command("explain", path, *more) for more in ((), ("--json",)))
+
+    assert (plain.returncode, as_json.returncode) == (0, 0), plain.stderr + as_json.stderr
+    said = plain.stdout + plain.stderr + as_json.stdout + as_json.stderr
+    assert "SeriesDescription" in said and "text with CHEST, DECUB, LATERO" in said
+    assert found_in(said.encode()) == []
+
+
+def test_the_command_answers_with_one_document(tmp_path: Path) -> None:
+    path = films.saved(tmp_path, films.lateral())
+
+    done = run_command("explain", path, "--json")
+
+    assert done.returncode == 0, done.stderr
+    content = json.loads(done.stdout)
+    assert (content["action"], content["reason"]) == ("answer", "lateral")
+    assert content["rules"][6]["attributes"]["ViewPosition"] == "LL"
+    assert [rule["applies"] for rule in content["rules"]] == [False] * 6 + [True, None, None]
+
+
+@pytest.mark.parametrize("name", ["README.md", "nothing.dcm"])
+def test_what_is_no_dicom_object_is_wrong_input(name: str) -> None:
+    done = run_command("explain", name)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and name in line
+
+
+def test_a_film_whose_uids_are_none_is_explained_without_them(tmp_path: Path) -> None:
+    film = films.changed(films.thumbnail(), {"StudyInstanceUID": "Qzvxwkjp.1"})
+
+    explanation = of_file(tmp_path, film)
+
+    assert explanation.study is None
+    assert "refuses to receive it" in render(explanation)
+    assert found_in(render(explanation).encode()) == []
+
 
 FILM = films.thumbnail()
 STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
@@ -39,7 +225,7 @@ def in_berlin(settings: Settings) -> Settings:
     return replace(settings, site=SiteSettings(timezone="Europe/Berlin"))
 
 
-def explained(uid: str, settings_path: Path) -> Content:
+def as_json(uid: str, settings_path: Path) -> Content:
     done = run_command("explain", uid, settings_path, "--json")
     assert done.returncode == 0, done.stderr
     return cast(Content, json.loads(done.stdout))
@@ -76,7 +262,7 @@ def test_a_study_is_told_from_first_object_to_last_delivery(finished: tuple[Path
     folder, settings_path = finished
     before = state_of(folder)
 
-    content = explained(STUDY, settings_path)
+    content = as_json(STUDY, settings_path)
 
     assert (content["study"], cast(Content, content["row"])["state"], content["is_running"]) == (
         STUDY,
@@ -109,9 +295,9 @@ def test_a_study_is_told_from_first_object_to_last_delivery(finished: tuple[Path
 
 def test_a_film_and_an_output_are_told_without_the_others(finished: tuple[Path, Path]) -> None:
     _, settings_path = finished
-    output = str(rows(explained(STUDY, settings_path), "deliveries")[0]["sop_instance_uid"])
+    output = str(rows(as_json(STUDY, settings_path), "deliveries")[0]["sop_instance_uid"])
 
-    of_film, of_output = explained(str(LATERAL.SOPInstanceUID), settings_path), explained(output, settings_path)
+    of_film, of_output = as_json(str(LATERAL.SOPInstanceUID), settings_path), as_json(output, settings_path)
 
     assert [row["outcome"] for row in rows(of_film, "received")] == ["lateral"]
     assert rows(of_output, "received") == []
@@ -143,7 +329,7 @@ def test_what_went_wrong_is_told_with_what_to_do(
             assert peers.send(film, port=node.dicom_port) == 0
         node.wait_for("delivery.sent", count=2)
         archive.refuse(0xC000)
-        assert explained(STUDY, node.settings_path)["is_running"] is True
+        assert as_json(STUDY, node.settings_path)["is_running"] is True
         assert peers.send(refused, port=node.dicom_port) == 0
         node.wait_for("delivery.parked", count=2)
         parked = told(str(refused.StudyInstanceUID), node.settings_path)
@@ -225,10 +411,10 @@ def test_a_study_is_told_even_while_postgresql_is_away(tmp_path: Path) -> None:
             assert peers.send(FILM, port=node.dicom_port) == 0
             node.wait_for("delivery.sent", count=2)
             node.wait_for("study.finished")
-            content = explained(STUDY, node.settings_path)
+            content = as_json(STUDY, node.settings_path)
         server.stop()
 
-        without = explained(STUDY, node.settings_path)
+        without = as_json(STUDY, node.settings_path)
         unknown = run_command("explain", derive_uid("unknown"), node.settings_path)
 
     assert [delivery["state"] for delivery in rows(content, "deliveries")] == ["sent", "sent"]
