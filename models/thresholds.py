@@ -30,8 +30,8 @@ from models.program import command_for
 _LONGEST_REASON: Final = 200
 _NOBODY: Final = "nobody"
 _UNMEASURED: Final = (
-    "A finding that was measured on nothing, or on phantoms alone, is never present on a film of a person: "
-    "it is shown as review, not calibrated."
+    "A finding that was measured on nothing, or on phantoms alone, is never present on a patient film, whatever its "
+    "first number: it is possible from the second."
 )
 
 
@@ -154,7 +154,7 @@ def _findings(decisions: Decisions) -> list[str]:
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
-    cells = [("finding", "present from", "review from", "measured on", "by whom")]
+    cells = [("finding", "present from", "possible from", "measured on", "by whom")]
     for row in rows:
         left_out = row.threshold == LEFT_OUT
         films = f"{row.measured_on} ({row.with_finding} with, {row.without} without)"

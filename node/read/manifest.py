@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from models.contract import ChangeError, PromptKind
+from models.contract import ChangeError, PromptKind, Trusted
 from node.config import CHEX
 from node.errors import InputError
 from node.prompt_set import PromptSet
@@ -71,17 +71,22 @@ def read_threshold_changes(directory: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """From which probability a finding is present; 1 if the model leaves it out.
+    """From which probabilities a finding is possible, and present, on a patient film: those that reports state.
 
+    possible: None if the model leaves the finding out
+    present: None if it is never present, because it is left out, or its threshold is not trusted
     is_measured: whether it was measured on films of people
     """
 
     prompt: str
-    value: float
+    possible: float | None
+    present: float | None
     is_measured: bool
 
 
-def read_thresholds(directory: Path, prompts: PromptSet, *, reader: str = CHEX) -> tuple[Threshold, ...]:
+def read_thresholds(
+    directory: Path, prompts: PromptSet, *, trusted: Trusted, reader: str = CHEX
+) -> tuple[Threshold, ...]:
     """Read the thresholds of the pathologies that are asked about; none for another network than ChEX.
 
     Raises InputError if the manifest cannot be read.
@@ -93,7 +98,12 @@ def read_thresholds(directory: Path, prompts: PromptSet, *, reader: str = CHEX) 
     decisions = _read(directory).decisions
     keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
     return tuple(
-        Threshold(prompt=key, value=decisions.threshold(key), is_measured=is_trusted(decisions, key, "real"))
+        Threshold(
+            prompt=key,
+            possible=None if decisions.leaves_out(key) else decisions.lower(key),
+            present=decisions.threshold(key) if is_trusted(decisions, key, trusted) else None,
+            is_measured=is_trusted(decisions, key, "real"),
+        )
         for key in keys
     )
 

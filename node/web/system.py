@@ -23,7 +23,7 @@ from node.errors import ConfigError, InputError
 from node.health.checks import check_certificates, check_clock, check_room, examine
 from node.net import callers
 from node.orders.store import OrderStore
-from node.outputs import vocabulary
+from node.outputs import vocabulary, wording
 from node.read.manifest import Threshold, read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.store import lookup
@@ -179,7 +179,9 @@ def _about_model(parts: WebParts) -> dict[str, object]:
     thresholds: tuple[Threshold, ...] = ()
     complaint = ""
     try:
-        thresholds = read_thresholds(settings.directory, parts.prompts(), reader=settings.reader)
+        thresholds = read_thresholds(
+            settings.directory, parts.prompts(), trusted=settings.trusted, reader=settings.reader
+        )
     except InputError as error:
         complaint = str(error)
     return {
@@ -189,5 +191,6 @@ def _about_model(parts: WebParts) -> dict[str, object]:
         "thresholds": thresholds,
         "names": vocabulary.names(parts.prompts()),
         "states": vocabulary.STATES,
+        "percent": wording.percent,
         "complaint": complaint,
     }

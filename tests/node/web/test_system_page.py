@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.health.troubles import LastTroubles, Trouble, troubles
 from node.net.callers import RefusalKey, RefusedCallers, file_path
+from node.read.manifest import read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
 from node.store import received
@@ -28,6 +30,7 @@ from node.store.ledger import open_ledger
 from tests.support.certificates import Authority
 from tests.support.finished import pages_of, parts_of
 from tests.support.service import settings_for
+from tests.support.spoken import PROMPTS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,6 +172,15 @@ def test_disk_certificates_clock_model_and_queues_stand_there(pages: Pages) -> N
     for part in ("storage: ", "clock: ", "0 receiving, 0 reading", "0 stat, 0 asap", "not evaluated by", "Python 3."):
         assert part in text, part
     assert "No model is open in this process." in text
+
+
+def test_thresholds_are_those_that_a_report_states(pages: Pages) -> None:
+    told = re.search("<tr><td>Lung consolidation</td>.*?</tr>", pages.text(), re.DOTALL)
+    accepted = read_thresholds(pages.settings.model.directory, PROMPTS, trusted="any")
+
+    assert told is not None
+    assert re.findall("<td>([^<]*)</td>", told[0]) == ["Lung consolidation", "never", "42 %", "not on patient films"]
+    assert [each.present for each in accepted if each.prompt == "consolidation"] == [pytest.approx(0.551, abs=0.001)]
 
 
 def test_the_clock_is_checked_without_a_look_at_each_film(pages: Pages) -> None:
