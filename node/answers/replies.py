@@ -6,7 +6,7 @@ reply denies a finding or calls anything normal, because the network may have mi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -190,26 +190,29 @@ def _view(_query: Query, film: Film) -> Iterator[_Said]:
 def _drawn(box: Box, _query: Query, film: Film) -> Iterator[_Said]:
     """Yield the reported findings in a box that was drawn on the film."""
     reported = by_urgency(wording.reported(film))
-    yield from _inside([(found, _overlapping(found.boxes, box), ()) for found in reported], place=_DRAWN)
+    yield from _inside([(found, _overlapping(found.boxes, box), ()) for found in reported], place_of=lambda _: _DRAWN)
 
 
-def _inside(findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place: str) -> Iterator[_Said]:
+def _inside(
+    findings: Iterable[tuple[Finding, _Boxes, _Boxes]], *, place_of: Callable[[_Boxes], str]
+) -> Iterator[_Said]:
     """State each finding that has boxes in a place, and how many of its boxes these are.
 
     findings: each with its boxes inside, and those that may extend into it
+    place_of: names the part of the place that holds some boxes; of no box, the whole place
     """
     is_empty = True
     for finding, inside, spread in findings:
         if inside or spread:
             is_empty = False
             texts = [
-                f"{_lie(finding, boxes)} {where}{place}."
+                f"{_lie(finding, boxes)} {where}{place_of(boxes)}."
                 for boxes, where in ((inside, "in the "), (spread, f"{_spread(spread)}, and may reach into the "))
                 if boxes
             ]
             yield _Said(text=" ".join((_statement(finding), *texts)), finding=finding.prompt, boxes=(*inside, *spread))
     if is_empty:
-        yield _Said(text=f"None of the reported boxes lies in the {place}; what is there may have been missed.")
+        yield _Said(text=f"None of the reported boxes lies in the {place_of(())}; what is there may have been missed.")
 
 
 def _lie(finding: Finding, boxes: Sequence[FindingBox]) -> str:
@@ -232,7 +235,7 @@ def _region(query: Query, film: Film) -> Iterator[_Said]:
     """Yield the findings in regions: a box counts for its own region; one in no single region may reach into any."""
     reported = by_urgency(wording.reported(film))
     found = [(finding, *_placed_in(finding, finding.boxes, query.regions)) for finding in reported]
-    yield from _inside(found, place=_regions(query.regions))
+    yield from _inside(found, place_of=partial(_holding, query.regions))
     told = [box.evidence for _, boxes, _ in found for box in boxes if box.evidence is not None]
     if any(each.side is None and (each.zone or "").startswith(("left_", "right_")) for each in told):
         yield _Said(text="The film does not tell which side is which; left and right are as on an upright film.")
@@ -404,12 +407,21 @@ def _overlapping(boxes: Iterable[FindingBox], drawn: Box) -> tuple[FindingBox, .
     return tuple(found for found, share in shares if share >= _LIES_IN)
 
 
+def _holding(regions: Sequence[str], boxes: _Boxes) -> str:
+    """Name those of some regions that hold boxes; all of them if none is known to."""
+    zones = {box.evidence.zone for box in boxes if box.evidence is not None}
+    return _regions([region for region in regions if region in zones] or regions)
+
+
 def _regions(keys: Sequence[str]) -> str:
-    """Name regions; all zones of a lung, or of both, by one name."""
-    sides = sorted({key.partition("_")[0] for key in keys})
-    if sides and all(key.endswith("_zone") for key in keys) and len(keys) >= _ALL_ZONES * len(sides):
-        return "lungs" if len(sides) > 1 else f"{sides[0]} lung"
-    return wording.joined([key.replace("_", " ") for key in keys])
+    """Name regions; all zones of a lung, or all regions of a side, by one name, and so those of both."""
+    sides = {key.partition("_")[0] for key in keys}
+    zones = [key for key in keys if key.endswith("_zone")]
+    if not sides <= {Side.RIGHT, Side.LEFT} or len(zones) < _ALL_ZONES * len(sides):
+        return wording.joined([key.replace("_", " ") for key in keys])
+    if len(zones) == len(keys):
+        return "lungs" if len(sides) > 1 else f"{sides.pop()} lung"
+    return "chest on both sides" if len(sides) > 1 else f"{sides.pop()} side of the chest"
 
 
 def _may_be_quoted(sentence: GroundedSentence, film: Film) -> bool:

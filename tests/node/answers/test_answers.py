@@ -448,8 +448,10 @@ def test_a_reply_says_how_many_boxes_lie_in_a_place() -> None:
     film = samples.film(findings=(effusions(),))
 
     assert "1 of 2 boxes lies in the left lower lung zone." in ask("left base?", film)
-    assert "All 2 boxes lie in the lungs." in ask("lungs?", film)
-    assert "The box lies in the lungs." in ask("lungs?", film_with_effusion())
+    assert "All 2 boxes lie in the right lower lung zone and left lower lung zone." in ask("lungs?", film)
+    assert "The box lies in the right lower lung zone." in ask("Anything on the right side?", film_with_effusion())
+    assert "may reach into the left side of the chest." in ask("Anything on the left side?", film_with_effusion())
+    assert "may reach into the left lung." in ask("left lung?", film_with_effusion())
 
 
 def test_a_summary_is_the_impression() -> None:
