@@ -24,7 +24,7 @@ from language.statements import Stance, sides_in, statements_of
 from models.contract import PromptKind, Side
 from node.character_sets import visible
 from node.prompt_set import Prompt, PromptSet
-from node.read.prompt_names import names_of, refusal
+from node.read.prompt_names import names_of, refusal, unasked_place
 
 LONGEST: Final = 200
 """The most characters of a text that is looked through; a longer one is no question."""
@@ -145,6 +145,8 @@ def understand(text: str, prompts: PromptSet) -> Query:
     """Parse a text about a film that is read with a prompt set."""
     text = visible(text)
     query, reason = _correction(text, prompts) or _understood(text, prompts), refusal(text, prompts)
+    if reason is None and query.topic is Topic.FREE:
+        reason = unasked_place(text, prompts)
     if reason is None or query.topic is Topic.CORRECT or (query.topic is Topic.COMPARE and is_about_change(text)):
         return query
     return Query(topic=Topic.REFUSED, reason=reason)

@@ -42,7 +42,7 @@ def in_words(document: JsonObject) -> str:
 
 
 def _answer(question: JsonObject) -> Iterator[str]:
-    said = [text for text in (_state(question), _probability(question), _why(question)) if text]
+    said = [text for text in (_state(question), _number(question), _why(question)) if text]
     yield f"{_asked(question)}{': ' if said else ''}{', '.join(said)}"
     for key in ("said", "reason"):
         if question[key]:
@@ -68,9 +68,12 @@ def _state(question: JsonObject) -> str:
     return STATES[FindingState(str(question["state"]))]
 
 
-def _probability(question: JsonObject) -> str:
+def _number(question: JsonObject) -> str:
+    """Return the probability of a finding; of a place, which has none, its score."""
     score = question["score"]
-    return f"AI probability {wording.percent(score)}" if isinstance(score, float) else ""
+    if not isinstance(score, float):
+        return ""
+    return f"score {score:.2f}" if question["state"] is None else f"AI probability {wording.percent(score)}"
 
 
 def _why(question: JsonObject) -> str:

@@ -41,7 +41,7 @@ from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square
 from node.read.engines import for_person
 from node.read.framing import Framing
-from node.read.prompt_names import NamedPrompt, named, refusal
+from node.read.prompt_names import NamedPrompt, named, refusal, unasked_place
 
 if TYPE_CHECKING:
     from models.engines.proof import Precision
@@ -92,7 +92,12 @@ def check_questions(questions: Iterable[Question], framing: Framing, prompts: Pr
             raise InputError("the prompt of a question must not be blank; write what to look for")
         if question.box is not None:
             framing.check(question.box)
-        if question.prompt is not None and (reason := refusal(question.prompt, prompts)) is not None:
+        if question.prompt is None:
+            continue
+        reason = refusal(question.prompt, prompts)
+        if reason is None and question.box is None:
+            reason = unasked_place(question.prompt, prompts)
+        if reason is not None:
             raise InputError(reason)
 
 

@@ -30,6 +30,13 @@ _SIDES: Final[Mapping[str, Side]] = {
 }
 _OF_SIDES: Final = frozenset(("side", "sided", "lung"))
 """Words that go with a side: "on the left side", "in both lungs"."""
+_PLACES: Final = frozenset(
+    "abdomen apex apical base basal basilar cardiac chest clavicle diaphragm field heart hemidiaphragm hemithorax "
+    "hilar hilum lobe lower lung mediastinum mid middle pleura region silhouette structure thorax upper zone".split()
+)
+"""Words that name a place alone."""
+WITH_REGIONS: Final = "chexpert14"
+"""A built-in prompt set that asks for regions."""
 _PLURALS: Final = (
     ("thoraces", "thorax"),
     ("ectases", "ectasis"),
@@ -84,6 +91,22 @@ def refusal(text: str, prompts: PromptSet) -> str | None:
     if found is None or named(text, prompts) is not None:
         return None
     return f'not asked, because of "{found.words}": {REFUSALS[found.why]}'
+
+
+def unasked_place(text: str, prompts: PromptSet) -> str | None:
+    """Return why a text that names a place, but no prompt of a set, is not asked, and what to do; None if it is.
+
+    The network would compare such words with a threshold of findings.
+    """
+    counted = {word for word in _words(text) if word not in _FILLERS}
+    if not counted or not counted <= _PLACES | _SIDES.keys() | _OF_SIDES or named(text, prompts) is not None:
+        return None
+    regions = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.REGION]
+    parts = [each for each in regions if any(counted <= set(_words(name)) for name in names_of(each))]
+    names = [f'"{each.phrases[0].lower()}"' for each in parts or regions]
+    instead = f"one of {', '.join(names)}" if names else f"a region of the prompt set {WITH_REGIONS}"
+    what = " ".join(text.split())
+    return f'not asked: "{what}" is a place and no finding; ask for a finding, or for {instead}'
 
 
 @cache

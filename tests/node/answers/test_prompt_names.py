@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import cast
@@ -21,8 +21,9 @@ from node.outputs import vocabulary, wording
 from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.film import film_of
+from node.read.framing import Framing
 from node.read.model import RadiographReader, check_questions, open_reader
-from node.read.prompt_names import named, names_of, refusal
+from node.read.prompt_names import WITH_REGIONS, named, names_of, refusal, unasked_place
 from tests.drills.sweep.films import of_phantoms
 from tests.support import samples
 
@@ -214,6 +215,25 @@ def test_what_became_of_something_is_never_its_presence(text: str, box: Box | No
 def test_what_denies_nothing_is_asked(text: str) -> None:
     assert refusal(text, SET) is None
     assert understand(text, SET).topic is not Topic.REFUSED
+
+
+@pytest.mark.parametrize("text", ["right lung", "Right lungs?", "hilum", "the lung fields", "chest"])
+def test_a_place_without_a_prompt_of_its_own_is_not_asked_like_a_finding(text: str) -> None:
+    whole = unasked_place(text, SET)
+    without_regions = unasked_place(text, replace(SET, name="own", prompts=tuple(FINDINGS)))
+
+    assert whole is not None and without_regions is not None
+    assert "lung zone" in whole or "hilar structures" in whole
+    assert ("left" in whole) is (not text.lower().startswith("right"))
+    assert without_regions.endswith(f"a region of the prompt set {WITH_REGIONS}")
+    framing = Framing(columns=9, rows=9, square=Box(left=0, top=0, right=9, bottom=9))
+    with pytest.raises(InputError, match="is a place and no finding"):
+        check_questions([Question(prompt=text)], framing, SET)
+
+
+@pytest.mark.parametrize("text", ["right lower lung zone", "heart", "Opacity", "lung lesion", "ribs", "hiatal hernia"])
+def test_what_has_a_prompt_or_is_more_than_a_place_is_asked(text: str) -> None:
+    assert unasked_place(text, SET) is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

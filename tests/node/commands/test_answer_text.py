@@ -37,7 +37,7 @@ def said(**changes: Json) -> list[str]:
         ({"state": "uncalibrated"}, "Edema: possible, please review, AI probability 52 %"),
         ({"state": "absent"}, "Edema: not reported (below threshold, may have been missed), AI probability 52 %"),
         ({"state": "left_out", "score": None}, "Edema: not evaluated by this model"),
-        ({"state": None}, "Edema: AI probability 52 %"),
+        ({"prompt": "abdomen", "state": None}, "abdomen: score 0.52"),
         (
             {"state": None, "score": None, "message": "this model never learned: zebra"},
             "Edema: this model never learned",
