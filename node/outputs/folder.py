@@ -17,7 +17,7 @@ from pydicom.errors import InvalidDicomError
 from node.dicom.film_header import pixel_shape
 from node.domain import Film, JsonObject, Report
 from node.output_kinds import OUTPUTS, Written
-from node.outputs import document, overlay, report_json, report_txt
+from node.outputs import document, overlay, report_json, report_txt, wording
 from node.outputs.source import Source
 from node.store import files
 
@@ -62,7 +62,8 @@ def write_folder(
             continue
         names.append(f"{film.source}.overlay.png")
         png = BytesIO()
-        drawn = overlay.draw(picture, film, shape=pixel_shape(source.header))
+        made = f"{wording.made_by(report)}, {report.created_at:%Y-%m-%d %H:%M} UTC"
+        drawn = overlay.draw(picture, film, shape=pixel_shape(source.header), made=made)
         # Takes half the time of Pillow's default level 6; the file is 3 % larger.
         drawn.save(png, "PNG", compress_level=3)
         _write(folder / names[-1], png.getvalue())

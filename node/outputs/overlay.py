@@ -49,11 +49,12 @@ _UNASSIGNED = "\uffff"
 """No font has this character, so its glyph is the frame for missing ones."""
 
 
-def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] = (1, 1)) -> Image.Image:
+def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] = (1, 1), made: str = "") -> Image.Image:
     """Draw the findings onto a film that was read.
 
     picture: [row, column] in stored orientation, as displayed
     shape: ratio of a pixel's height to its width; the drawn pixels are squares
+    made: by which program and model, and when; the last line of a picture that may be seen without its report
     Large films are shrunk and very small films enlarged, together with the boxes.
     """
     image = Image.fromarray(picture).resize(_size(picture, shape)).convert("RGB")
@@ -63,15 +64,16 @@ def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] =
     line = max(2, longest // 500)
     _outline(image, _scaled(wording.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
     _draw_findings(image, film, ratios, used=font(max(14, longest // 70)), line=line)
-    return _framed(image, film)
+    return _framed(image, film, made)
 
 
-def draw_head(film: Film) -> Image.Image:
-    """Draw the head alone of a film that was not read, or whose pixels could not be decoded again."""
+def draw_head(film: Film, *, made: str = "") -> Image.Image:
+    """Draw the head alone of a film that was not read, or whose pixels could not be decoded again; made: as above."""
     used = font(_HEAD_LETTERS)
     lines = [text for line in _head(film) for text in wrapped(line, _HEAD_WIDTH, used)]
     if film.is_read:
         lines += wrapped(NOT_DRAWN, _HEAD_WIDTH, used)
+    lines += wrapped(made, _HEAD_WIDTH, used) if made else []
     image = Image.new("RGB", (_HEAD_WIDTH, len(lines) * line_height(used)))
     _write_band(image, lines, top=0, used=used)
     return image
@@ -100,12 +102,12 @@ def _draw_findings(image: Image.Image, film: Film, ratios: tuple[float, float], 
             write(image, lines, where, color=_COLORS[finding.state], used=used)
 
 
-def _framed(image: Image.Image, film: Film) -> Image.Image:
-    """Put the head above a drawn film, and its legend below it."""
+def _framed(image: Image.Image, film: Film, made: str) -> Image.Image:
+    """Put the head above a drawn film, and its legend and origin below it."""
     width, longest = max(image.width, SHORTEST_SIDE), max(image.size)
     large, small = font(max(16, longest // 50)), font(max(14, longest // 70))
     above = [text for line in _head(film) for text in wrapped(line, width, large)]
-    below = wrapped(_legend(film), width, small)
+    below = [text for line in (_legend(film), made) if line for text in wrapped(line, width, small)]
     top, bottom = (len(lines) * line_height(used) for lines, used in ((above, large), (below, small)))
     whole = Image.new("RGB", (width, top + image.height + bottom))
     whole.paste(image, ((width - image.width) // 2, top))

@@ -1,13 +1,13 @@
 """The secondary capture of a film, for workstations that show neither reports nor presentation states (PS3.3 A.8).
 
 It shows the film with its boxes below the impression, in a series of its own. The capture of a film that was not read
-is
-a text with the reason: an archive that takes captures only must see an answer to every film. A capture depends on its
-film alone: other films of the study change neither its UID nor its bytes, except that a film without a patient takes
-the patient of another one.
+is a text with the reason: an archive that takes captures only must see an answer to every film. A capture depends on
+its film alone: other films of the study change neither its UID nor its bytes, except that a film without a patient
+takes the patient of another one.
 
-The picture holds no name and no other identity of a patient. Pillow draws it: another version may draw other pixels,
-which makes another object (`document.seal`).
+The picture holds no name and no other identity of a patient. It names program and model, but no time, which would make
+another object in each round: that is the Content Date. Pillow draws it: another version may draw other pixels, which
+makes another object (`document.seal`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def write(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) -> Iter
 
 def _capture(report: Report, film: Film, source: Source, patient: Dataset, zone: ZoneInfo) -> Written:
     """Write the capture of one film (PS3.3 C.7.6.1, C.7.6.3, C.8.6.1)."""
-    header, picture = source.header, source.picture() if film.is_read else None
+    header, picture, made = source.header, source.picture() if film.is_read else None, wording.made_by(report)
     if picture is None:
-        drawn, content = overlay.draw_head(film), _HEAD
+        drawn, content = overlay.draw_head(film, made=made), _HEAD
     else:
-        drawn, content = overlay.draw(picture, film, shape=pixel_shape(header)), _DRAWN
+        drawn, content = overlay.draw(picture, film, shape=pixel_shape(header), made=made), _DRAWN
     dataset: Dataset = SCImage(
         np.asarray(drawn),
         photometric_interpretation="RGB",

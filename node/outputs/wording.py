@@ -456,6 +456,12 @@ def intended_use(report: Report, films: Sequence[Film]) -> str:
     )
 
 
+def made_by(report: Report) -> str:
+    """Return by which program and model a report was made, for a picture."""
+    model, weights = report.model, report.model.weights_sha256[:12]
+    return f"{identity.PROGRAM} {identity.VERSION}, model {model.name} {model.version} (weights {weights})"
+
+
 def _review(films: Sequence[Film]) -> str:
     """Return whether a person has spoken on any finding or sentence, and on which films if not on all.
 

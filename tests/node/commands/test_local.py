@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import struct
 from io import BytesIO
 from pathlib import Path
@@ -29,6 +30,7 @@ from node.read import open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from tests.support import films
+from tests.support.drawn_texts import DrawnTexts
 from tests.support.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
@@ -66,17 +68,23 @@ def test_a_study_becomes_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     assert report["outputs"] == ["sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
 
 
-def test_captures_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_captures_are_written_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     film, lateral = films.thumbnail(), films.as_another(films.lateral(), "lateral")
     paths = [saved(tmp_path / "in", "film", film), saved(tmp_path / "in", "lateral", lateral)]
+
+    texts = DrawnTexts(monkeypatch)
 
     (report,) = read(tmp_path / "out", *paths, kinds=("sc",))
 
     uid, other = film.SOPInstanceUID, lateral.SOPInstanceUID
     assert sorted(report["outputs"]) == sorted([f"{uid}.sc.dcm", f"{other}.sc.dcm", f"{uid}.overlay.png"])
     folder = tmp_path / "out" / film.StudyInstanceUID
-    drawn = dcmread(folder / f"{uid}.sc.dcm")
-    assert np.array_equal(drawn.pixel_array, np.asarray(Image.open(folder / f"{uid}.overlay.png")))
+    drawn, picture = dcmread(folder / f"{uid}.sc.dcm"), np.asarray(Image.open(folder / f"{uid}.overlay.png"))
+    upper = drawn.Rows // 2
+    assert np.array_equal(drawn.pixel_array[:upper], picture[:upper])
+    assert re.search(
+        r"ChEX Node \S+, model \S+ 1 \(weights \w+\), 20\d\d-\d\d-\d\d \d\d:\d\d UTC$", " ".join(texts.lines)
+    )
     (again,) = read(tmp_path / "out", *paths)
     assert not list(folder.glob("*.sc*.dcm"))
     assert "study.sr.dcm" in again["outputs"]

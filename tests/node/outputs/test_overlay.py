@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from models.contract import Box, FindingState, Side
+from node.dicom.identity import VERSION
 from node.domain import Film, Reason
 from node.outputs import impression, overlay, wording
 from node.outputs.label_placement import place
@@ -82,12 +83,13 @@ def test_the_impression_is_written_above_the_film(monkeypatch: pytest.MonkeyPatc
     of = film(findings=(finding(), finding(EDEMA, state=FindingState.UNCALIBRATED, side=Side.BILATERAL)))
     written = DrawnTexts(monkeypatch)
 
-    overlay.draw(GRAY, of)
+    overlay.draw(GRAY, of, made=wording.made_by(samples.report(of)))
 
+    assert written.lines[-1] == f"ChEX Node {VERSION}, model phantom 1.2.0 (weights abababababab)"
     assert "Right pleural effusion 83 %" in written.lines  # the label of the box
     above = written.lines[written.lines.index("AI RESEARCH - NOT FOR DIAGNOSIS") + 1 :]
     assert above[:2] == impression.of_film(of)[:2]
-    assert "yellow dashes: possible, please review" in above[-1]
+    assert "yellow dashes: possible, please review" in above[-2]
     assert written.cut_off() == []
 
 

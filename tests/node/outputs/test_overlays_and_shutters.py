@@ -462,7 +462,7 @@ def test_every_picture_of_the_node_shows_both(tmp_path: Path) -> None:
         )
     )
 
-    assert np.array_equal(capture.pixel_array, np.asarray(overlay.draw(picture, film)))
+    assert np.array_equal(capture.pixel_array, np.asarray(overlay.draw(picture, film, made=wording.made_by(of))))
     assert np.array_equal(np.asarray(Image.open(BytesIO(page.png))), picture)
     assert (picture[MARK] == 255).all()
     assert (picture[:14][~MARK[:14]] == 0).all()

@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 
 from node.dicom.film_header import parse_header
 from node.domain import Film, Reason
-from node.outputs import overlay, secondary_capture
+from node.outputs import overlay, secondary_capture, wording
 from node.outputs.document import save_bytes
 from node.outputs.source import Picture
 from tests.support import samples, validators
@@ -20,6 +20,7 @@ from tests.support.documents import film_of
 from tests.support.samples import BERLIN, absent, bare, cr, film, received, report, several, unread
 
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
+MADE = wording.made_by(report(several()))
 
 
 def written(*films: Film, picture: Picture | None = GRAY, header: Dataset | None = None) -> list[Dataset]:
@@ -50,8 +51,8 @@ def test_the_pixels_are_those_that_were_drawn() -> None:
     [drawn], [head] = written(several()), written(unread(1, Reason.LATERAL), picture=None)
 
     for dataset, image in (
-        (drawn, overlay.draw(GRAY, several())),
-        (head, overlay.draw_head(unread(1, Reason.LATERAL))),
+        (drawn, overlay.draw(GRAY, several(), made=MADE)),
+        (head, overlay.draw_head(unread(1, Reason.LATERAL), made=MADE)),
     ):
         assert dataset.PhotometricInterpretation == "RGB"
         assert np.array_equal(dataset.pixel_array, np.asarray(image))
@@ -70,7 +71,7 @@ def test_a_film_that_was_not_read_has_a_capture_too(reason: Reason) -> None:
 def test_a_film_that_cannot_be_decoded_again_has_a_capture_too() -> None:
     [head] = written(several(), picture=None)
 
-    assert np.array_equal(head.pixel_array, np.asarray(overlay.draw_head(several())))
+    assert np.array_equal(head.pixel_array, np.asarray(overlay.draw_head(several(), made=MADE)))
 
 
 def test_each_film_has_a_series_of_its_own_that_is_known_again() -> None:
