@@ -32,7 +32,7 @@ from node.outputs import counted, patient
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.store.worklist import studies_of_patient
+from node.store.worklist import studies_of_patient, to_review
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.patients import readable, sees_patients
@@ -112,6 +112,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "results": _results(found),
         "words": words,
         "caution": shown.glossary().caution,
+        "another_waits": film is not None and _another_waits(parts, (uid, film.uid)),
         "marks": {each.instance.sop_instance_uid: _review_mark(each.film) for each in seen if each.film is not None},
         "forms": words.FORMS if _compares(parts) else words.LOOK_FORMS,
         "earlier": earlier,
@@ -215,6 +216,11 @@ def _earlier(parts: WebParts, film: Instance, header: Dataset) -> EarlierFilm | 
     number, issuer = (patient.whole_text(header, keyword) for keyword in ("PatientID", "IssuerOfPatientID"))
     uids = studies_of_patient(parts.settings.storage, number, issuer, limit=_MOST_EARLIER) if number else []
     return next(iter(parts.patients.earlier_among(uids, film, parts.spool)), None)
+
+
+def _another_waits(parts: WebParts, film: tuple[str, str]) -> bool:
+    """Return whether the review queue lists another film than this one, given by its study and UID."""
+    return any((row.study_uid, row.film) != film for row in to_review(parts.settings.storage))
 
 
 def _compares(parts: WebParts) -> bool:

@@ -22,7 +22,7 @@ from node.outputs.asked_question import Origin
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow
-from node.web import replies, review
+from node.web import pages, replies, review
 from tests.support import films, samples
 from tests.support.finished import Finished
 
@@ -166,6 +166,9 @@ def test_the_film_to_review_after_one_is_found_in_its_study(doubled: Doubled, mo
 
     assert places == [f"/studies/{study}?film={doubled.uid}" for study in (RIGHT, WRONG)]
     assert "/api/v1/films/" not in doubled.client.get("/review").text
+    monkeypatch.setattr(pages, "to_review", lambda _storage: rows[:1])
+    pages_of = [doubled.client.get(f"/studies/{study}?film={doubled.uid}").text for study in (WRONG, RIGHT)]
+    assert ["Next film to review" in page for page in pages_of] == [False, True]
 
 
 def test_commands_name_both_studies(doubled: Doubled) -> None:
