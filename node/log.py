@@ -37,7 +37,7 @@ EVENTS: Final = frozenset(
     database.waiting executor.waiting executor.recovered executor.cleaned workflow.lost executor.broken delivery.begun
     delivery.sent delivery.delayed delivery.committed commitment.delayed commitment.refused destination.down
     destination.back destination.examined order.kept order.unmatched order.refused delivery.parked audit.stopped
-    audit.resumed alert.sent alert.delayed alert.lost notice.sent notice.delayed library.warned
+    audit.resumed alert.sent alert.delayed alert.lost notice.sent notice.delayed notice.dropped library.warned
     """.split()
 )
 """What happened; docs/operate/monitoring.md says what each of them means."""

@@ -1,8 +1,9 @@
 """Tells the webhooks of `[[notify]]` that a critical finding is present: once a study and finding, by a random link.
 
 A notice is a file before its round goes on, so a crash loses none, and a repeated step makes no second one. A webhook
-that takes nothing is asked again until it takes the notice, or the study is gone. A process that is killed between the
-answer of the webhook and its own note sends the notice again, with the same `id`.
+that takes nothing is asked again until it takes the notice, or the study is gone. A notice is dropped if its finding is
+not critical any more, and waits while a correction against the finding can be taken back. A process that is killed
+between the answer of the webhook and its own note sends the notice again, with the same `id`.
 
     notices/key                      from which ids are made: without it an id says nothing of its study
     notices/waiting/<id>.json        a notice that its webhook has not taken
@@ -99,12 +100,18 @@ class Notices:
     """Sends what waits, until closed; of several processes of a node, each looks in its turn.
 
     send: sends a notice to a webhook, or raises RetryLater, whose text says why
+    stands: whether the finding of a notice is still critical; None if nobody can tell yet
     """
 
     def __init__(
-        self, spool: Spool, webhooks: Sequence[NotifySettings], send: Callable[[Notice, NotifySettings], None]
+        self,
+        spool: Spool,
+        webhooks: Sequence[NotifySettings],
+        send: Callable[[Notice, NotifySettings], None],
+        *,
+        stands: Callable[[Notice], bool | None],
     ) -> None:
-        self._spool, self._send = spool, send
+        self._spool, self._send, self._stands = spool, send, stands
         self._webhooks = {webhook.name: webhook for webhook in webhooks}
         _make_folders(spool.directory)
         self._thread = Periodic(self._act, name="notices", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
@@ -128,7 +135,10 @@ class Notices:
                 continue
             if _told(directory, notice.id).exists() or not _is_here(self._spool, notice):
                 path.unlink(missing_ok=True)
-            elif not self._sent(notice, webhook):
+            elif (stands := self._stands(notice)) is False:
+                path.unlink(missing_ok=True)
+                log.get().warning("notice.dropped", study=notice.study, name=webhook.name)
+            elif stands and not self._sent(notice, webhook):
                 failing.add(webhook.name)
 
     def _sent(self, notice: Notice, webhook: NotifySettings) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,10 +12,11 @@ from models.documents import decode
 from node import log
 from node.dicom import header_reading
 from node.domain import Film, JsonObject
-from node.errors import InputError, Undecodable
-from node.outputs import corrected_film
+from node.errors import InputError, OtherForm, Undecodable
+from node.outputs import corrected_film, vocabulary
 from node.outputs.corrected_film import sides_of
 from node.prompt_set import PromptSet
+from node.store import study_facts
 from node.store.correction import Correction
 from node.store.received import Instance, newest_reading
 from node.store.spool import Spool
@@ -58,14 +59,51 @@ def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
 
 def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
     """Return the corrections of a film, withdrawn ones included, oldest first."""
-    stored = spool.corrections(film.study_uid)
-    own = [correction for correction in stored if correction.film == film.sop_instance_uid]
-    return sorted(own, key=lambda correction: (correction.at, correction.id))
+    return _of_film(film, spool.corrections(film.study_uid))
 
 
 def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
     """Return a film's answer with its stored corrections applied."""
-    made = corrections_of(spool, film.instance)
+    return _corrected(film, corrections_of(spool, film.instance), prompts)
+
+
+def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: PromptSet) -> bool | None:
+    """Return whether a finding of a study is critical by its newest answers, corrections and rejections.
+
+    None if that hangs on corrections which are not released yet and can be taken back. True if nobody can tell, because
+    no film has an answer, or a file is damaged.
+    Raises OSError.
+    """
+    try:
+        facts = study_facts.load(spool, study_uid)
+        films = [
+            read_film(spool, instance)
+            for instance in facts.instances
+            if instance.sop_instance_uid not in facts.rejected and newest_reading(spool.readings(study_uid), instance)
+        ]
+    except (UnusableFilm, OtherForm):
+        return True
+    if not films and not facts.rejected:
+        return True
+    released = [each for each in facts.corrections if each.id not in facts.waiting]
+    now, settled = (
+        any(
+            vocabulary.is_critical(finding)
+            for film in films
+            for finding in _corrected(film, _of_film(film.instance, made), prompts).findings
+            if finding.prompt == prompt
+        )
+        for made in (facts.corrections, released)
+    )
+    return now if now is settled else None
+
+
+def _of_film(film: Instance, made: Iterable[Correction]) -> list[Correction]:
+    own = [correction for correction in made if correction.film == film.sop_instance_uid]
+    return sorted(own, key=lambda correction: (correction.at, correction.id))
+
+
+def _corrected(film: AnsweredFilm, made: list[Correction], prompts: PromptSet) -> Film:
     sides = sides_of(film.answer, film.header)
     return corrected_film.correct(film.answer, made, prompts=prompts, side_of=sides) if made else film.answer
 

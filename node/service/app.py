@@ -25,9 +25,10 @@ from node.config import Settings
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, is_not_writable
 from node.health.alerts import Alerts, post_alert
-from node.health.notices import Notices, post_notice
+from node.health.notices import Notice, Notices, post_notice
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
+from node.jobs.answered_film import is_still_critical
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.patients import Patients
 from node.jobs.processes import Process, Role, process_of
@@ -412,7 +413,8 @@ def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
     settings = opened.shared.settings
     if settings.notify:
         send = partial(post_notice, node=settings.listener.ae_title)
-        parts.callback(Notices(opened.shared.spool, settings.notify, send).close)
+        stands = partial(_stands, opened.shared)
+        parts.callback(Notices(opened.shared.spool, settings.notify, send, stands=stands).close)
     if settings.alerts is None:
         return
     alerts = Alerts(
@@ -422,6 +424,10 @@ def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
         after_seconds=settings.alerts.after_seconds,
     )
     parts.callback(alerts.close)
+
+
+def _stands(shared: Shared, notice: Notice) -> bool | None:
+    return is_still_critical(shared.spool, notice.study, notice.finding, shared.prompts.current)
 
 
 def _snapshot(opened: _Opened) -> Snapshot:

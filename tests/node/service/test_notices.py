@@ -5,18 +5,27 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from models.documents import encode
 from node import config
 from node.config import NotifySettings, Settings
 from node.errors import ConfigError
 from node.health import notices
+from node.health.notices import Notice
+from node.jobs import gathering
+from node.jobs.answered_film import is_still_critical
+from node.store.correction import Correction, CorrectionKind
+from node.store.received import Instance
 from node.store.spool import Spool
-from tests.support import films
+from tests.support import films, samples
 from tests.support.alarmed import Webhook, webhook
+from tests.support.peers import wait_until
 from tests.support.service import Service, settings_for
+from tests.support.spoken import PROMPTS
 
 STUDY = "1.2.826.0.1.77"
 
@@ -79,6 +88,51 @@ def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:
     assert sorted((tmp_path / "notices" / "waiting").glob("*.json")) == waiting[1:]
     assert notices.study_of(tmp_path, waiting[0].stem) == STUDY
     assert notices.study_of(tmp_path, "../key") is None
+
+
+@pytest.mark.parametrize(
+    ("is_released", "told"), [(True, []), (False, []), (None, ["pneumothorax"])], ids=["rejected", "may be", "stands"]
+)
+def test_a_finding_that_was_rejected_meanwhile_is_not_told(
+    is_released: bool | None, told: list[str], tmp_path: Path
+) -> None:
+    ward, spool = NotifySettings(name="ward", pages="https://a", url="https://b"), Spool(tmp_path)
+    film = films.keep(spool, films.thumbnail()).instance
+    pneumothorax = replace(samples.finding(samples.PNEUMOTHORAX), sentence=None)
+    answer = replace(samples.film(findings=(pneumothorax,)), source=film.sop_instance_uid)
+    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
+    notices.take(tmp_path, (ward,), film.study_uid, {"pneumothorax": "Pneumothorax"})
+    if is_released is not None:
+        reject(spool, film, is_released=is_released)
+    posts, looks = list[str](), list[bool | None]()
+
+    def stands(notice: Notice) -> bool | None:
+        looks.append(is_still_critical(spool, notice.study, notice.finding, PROMPTS))
+        return looks[-1]
+
+    sending = notices.Notices(spool, (ward,), lambda notice, _webhook: posts.append(notice.finding), stands=stands)
+    wait_until(lambda: bool(looks), what="the finding was looked at")
+    sending.close()
+
+    assert posts == told
+    left = [path.parent.name for path in tmp_path.glob("notices/*/*.json")]
+    assert left == {True: [], False: ["waiting"], None: ["told"]}[is_released]
+
+
+def reject(spool: Spool, film: Instance, *, is_released: bool) -> None:
+    made = Correction(
+        id=f"{1:032x}",
+        study_uid=film.study_uid,
+        film=film.sop_instance_uid,
+        kind=CorrectionKind.REJECT,
+        at=datetime.now(UTC),
+        by="anna",
+        source="page",
+        prompt="pneumothorax",
+    )
+    spool.keep_document(film.study_uid, "corrections", made.id, encode(made))
+    if is_released:
+        gathering.release(spool, film.study_uid, gathering.waiting(spool, film.study_uid))
 
 
 def test_notices_leave_with_their_study(tmp_path: Path) -> None:
