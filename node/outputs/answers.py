@@ -35,7 +35,6 @@ from node.outputs.sr.findings import PRIVATE_SCHEME, STATES
 from node.outputs.sr.items import (
     COMPREHENSIVE,
     COMPREHENSIVE_3D,
-    FINDING,
     Form,
     container,
     impression_text,
@@ -172,7 +171,7 @@ def _tree(asked: AskedQuestion, report: Report, film: Film, source: Dataset) -> 
         groups = _measurements(asked, report, source)
         first = impression_text(lines)
         return tree_of(report, film, source, first=first, groups=groups, evaluations=evaluations, persons=by)
-    about = inferred_from(text(wording.limits(film), name=FINDING), source_object(source))
+    about = inferred_from(text(wording.limits(film)), source_object(source))
     return text_report.tree_of(report, lines, [question, about], films=[film], persons=by)
 
 

@@ -27,20 +27,30 @@ def render(report: Report) -> str:
 
 
 def details(film: Film) -> Iterator[str]:
-    """Yield a film's findings, findings not reported and not evaluated, its ratio, its sentences, its limits."""
+    """Yield a film's findings, and the rest."""
     if not film.is_read:
         yield wording.not_processed(film)
         return
-    if reported := by_urgency(wording.reported(film)):
+    if reported := list(findings(film)):
         yield "Findings"
+    yield from (f"{first} {more}".rstrip() for first, more in reported)
+    yield from rest(film)
+
+
+def findings(film: Film) -> Iterator[tuple[str, str]]:
+    """Yield each reported finding: its number, name, probability and state; its boxes, sentence and objection."""
     sentences = wording.sentences(film)
-    for number, finding in enumerate(reported, 1):
-        said = (_finding(finding), sentences.get(finding.prompt), _objection(finding))
-        yield " ".join(filter(None, (f"{number}.", *said)))
+    for number, finding in enumerate(by_urgency(wording.reported(film)), 1):
+        more = (_boxes(finding), sentences.get(finding.prompt), _objection(finding))
+        yield f"{number}. {_finding(finding)}", " ".join(filter(None, more))
+
+
+def rest(film: Film) -> Iterator[str]:
+    """Yield the findings not reported and not evaluated of a film that was read, its ratio, sentences and limits."""
     for heading, names in unreported(film):
         yield f"{heading}: {', '.join(names)}."
     yield from measured.in_findings(film)
-    if loose := wording.loose(film, reported):
+    if loose := wording.loose(film, wording.reported(film)):
         yield f"Other sentences: {'; '.join(text for text, _ in loose)}"
     yield f"Limits: {wording.limits(film)}"
 
@@ -62,11 +72,14 @@ def _judged_last(finding: Finding) -> tuple[bool, bool]:
 
 
 def _finding(finding: Finding) -> str:
-    """Return a reported finding: name, number, state, boxes with their zones."""
+    """Return name, number and state of a reported finding."""
     name, number = wording.sided(name_of(finding), finding.side), wording.number(finding)
+    return f"{name}{f', {number}' if number else ''} ({said_of(finding)})."
+
+
+def _boxes(finding: Finding) -> str | None:
     boxes = "; ".join(_box(finding, box) for box in finding.boxes)
-    placed = f" {'Box' if len(finding.boxes) == 1 else 'Boxes'}: {boxes}." if boxes else ""
-    return f"{name}{f', {number}' if number else ''} ({said_of(finding)}).{placed}"
+    return f"{'Box' if len(finding.boxes) == 1 else 'Boxes'}: {boxes}." if boxes else None
 
 
 def _objection(finding: Finding) -> str | None:

@@ -2,6 +2,9 @@
 
 Apart from numbers, every item and relationship is one that Basic Text SR permits too (PS3.3 A.35.1.3.1): destinations
 that ask for `text` get a film's report in this form, also with findings.
+
+A text with the concept name "Finding" is short: name, probability and state of a reported finding. OHIF 3.13.2 breaks
+no line of such a text, so a longer one would leave the window. Every other text is a "Comment".
 """
 
 from __future__ import annotations
@@ -9,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 
-from highdicom.sr import ContainerContentItem, ContentItem
+from highdicom.sr import ContainerContentItem, ContentItem, TextContentItem
 from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code as Concept
 
-from node.domain import Film, Finding, ReaderMark, Report
+from node.domain import Film, ReaderMark, Report
 from node.outputs import impression, report_txt, vocabulary, wording
 from node.outputs.sr.items import (
     FINDING,
@@ -43,23 +46,29 @@ def of_film(
     times.
     numbers: probabilities of findings; none in Basic Text SR
     """
-    about = wording.paragraphs(*report_txt.details(film), *wording.drawn(film))
-    found = inferred_from(text(about, name=FINDING), source_object(source))
+    about = [inferred_from(each, source_object(source)) for each in _texts(film)]
     lines = [*impression.of_film(film), *wording.version(version)]
-    return tree_of(report, lines, [found, *numbers], films=[film], corrected=_corrected(film, zone))
+    return tree_of(report, lines, [*about, *numbers], films=[film], corrected=_corrected(film, zone))
+
+
+def _texts(film: Film) -> Iterator[TextContentItem]:
+    for finding, more in report_txt.findings(film):
+        yield text(finding, name=FINDING)
+        yield from [text(more)] if more else []
+    yield text(wording.paragraphs(*report_txt.rest(film), *wording.drawn(film)))
 
 
 def _corrected(film: Film, zone: tzinfo) -> Iterator[ContainerContentItem]:
     """Yield a section for each finding that a reader judged, and one for each sentence that a reader wrote."""
     for finding in film.findings:
         if finding.reader is not None:
-            yield _section(finding, f"{vocabulary.said_of(finding)}.", finding.reader, zone)
+            judged = f"{vocabulary.name_of(finding)}: {vocabulary.said_of(finding)}."
+            yield _section(text(judged, name=FINDING), finding.reader, zone)
         if (sentence := wording.reworded(film, finding)) is not None:
-            yield _section(finding, wording.said(sentence), sentence.reader, zone)
+            yield _section(text(f"{vocabulary.name_of(finding)}: {wording.said(sentence)}"), sentence.reader, zone)
 
 
-def _section(finding: Finding, words: str, mark: ReaderMark | None, zone: tzinfo) -> ContainerContentItem:
-    said = text(f"{vocabulary.name_of(finding)}: {words}", name=FINDING)
+def _section(said: TextContentItem, mark: ReaderMark | None, zone: tzinfo) -> ContainerContentItem:
     return with_content(said_by_reader(container(FINDINGS), mark, zone), [said])
 
 
@@ -69,7 +78,7 @@ def of_study(report: Report, sources: Mapping[str, Dataset], version: int) -> Co
     for film in report.films:
         said = "Read; its findings are in a report of its own." if film.is_read else wording.not_processed(film)
         about = wording.paragraphs(said, wording.film_name(report, film))
-        about_films.append(inferred_from(text(about, name=FINDING), source_object(sources[film.source])))
+        about_films.append(inferred_from(text(about), source_object(sources[film.source])))
     lines = [*impression.of_report(report), *wording.version(version)]
     return tree_of(report, lines, about_films, films=report.films)
 
@@ -89,7 +98,7 @@ def tree_of(
     persons: observers beside the program; corrected: sections with radiologists' assessments
     """
     first = container(IMPRESSIONS, content=[impression_text(lines)])
-    use = text(wording.intended_use(report, films), name=FINDING)
+    use = text(wording.intended_use(report, films))
     section = container(FINDINGS, content=(*about, use))
     content = (*language(), *observer(report), *persons, first, *corrected, section)
     return container(IMAGING_REPORT, template=TEMPLATE, is_root=True, content=content)
