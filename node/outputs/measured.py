@@ -123,7 +123,7 @@ def _width(ratio: CardiothoracicRatio, line: MeasuredLine) -> str:
 
 
 def _error(error: MeasuredError) -> str:
-    never = " It was never measured on films of people." if error.measured_on == _PHANTOMS else ""
+    never = " It was never measured on patient films." if error.measured_on == _PHANTOMS else ""
     return (
         f"On {_where(error)} the ratio was off by {error.mean_absolute:.3f} on average, 95 % limits of agreement "
         f"{error.lower:+.2f} to {error.upper:+.2f}.{never}"
@@ -131,7 +131,7 @@ def _error(error: MeasuredError) -> str:
 
 
 def _error_in_short(error: MeasuredError) -> str:
-    never = ", never measured on films of people" if error.measured_on == _PHANTOMS else ""
+    never = ", never measured on patient films" if error.measured_on == _PHANTOMS else ""
     return f"off by {error.mean_absolute:.3f} on average on {_where(error)}{never}"
 
 

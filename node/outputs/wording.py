@@ -134,9 +134,9 @@ OF_FILM: Final[Collection[str]] = get_args(Doubt)
 """Those that are about the film, and so about each of its findings."""
 
 TRUST: Mapping[Trusted, str] = {
-    "real": "A finding is called present only if its threshold was measured on real films.",
-    "phantoms": "Thresholds are those measured on phantoms; they mean nothing on films of people.",
-    "any": "Thresholds that were never measured on real films are accepted by this site.",
+    "real": "A finding is called present only if its threshold was measured on patient films.",
+    "phantoms": "Thresholds are those measured on phantoms; they mean nothing on patient films.",
+    "any": "Thresholds that were never measured on patient films are accepted by this site.",
 }
 """How far the thresholds are trusted, by `ModelIdentity.trusted`."""
 

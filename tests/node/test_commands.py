@@ -51,7 +51,7 @@ def test_read_calls_findings_present_where_the_caller_says_so(
     (report,) = json.loads(done.stdout)["studies"]
     assert "present" in {finding["state"] for finding in report["films"][0]["findings"]}
     said = (tmp_path / report["study"] / "report.txt").read_text(encoding="utf-8")
-    assert ("phantoms; they mean nothing on films of people" in said) == (option[1] == "phantoms")
+    assert ("phantoms; they mean nothing on patient films" in said) == (option[1] == "phantoms")
     assert ("are accepted by this site" in said) == (option[1] == "accept")
 
 

@@ -90,7 +90,7 @@ def test_the_report_says_what_it_is_for_and_how_far_it_is_off() -> None:
     for expected in (
         "Cardiothoracic ratio: 0.48, below 0.50 (PA, adult)",
         "On 380 phantoms the ratio was off by 0.018 on average",
-        "It was never measured on films of people.",
+        "It was never measured on patient films.",
         "raises no finding",
         "without review by a person",
     ):
