@@ -378,7 +378,8 @@ def _quantity(value: float, unit: Concept) -> _Resource:
 
 def _site(finding: Finding) -> _Resource | None:
     """Return the zone that all boxes lie in, else the finding's own site, with the side where that is known."""
-    site = finding.evidence.site if finding.evidence is not None and finding.evidence.site else finding.site
+    zone = wording.zone_of_all(finding)
+    site = finding.site if zone is None or zone.site is None else zone.site
     if site is None or not (finding.state.is_reported or finding.state is FindingState.ABSENT):
         return None
     return _code(concept(site)) | {"text": wording.place_name(site, finding.side)}

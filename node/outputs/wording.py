@@ -246,6 +246,13 @@ def zone_of(evidence: Evidence | None) -> str | None:
     return f"covering {percent(evidence.extent)} of the {place_name(evidence.site, evidence.side)}"
 
 
+def zone_of_all(finding: Finding) -> Evidence | None:
+    """Return the evidence of a finding whose boxes all lie in its zone; None for any other."""
+    whole, boxes = finding.evidence, [box.evidence for box in finding.boxes]
+    is_one = whole is not None and all(own is not None and own.zone == whole.zone for own in boxes)
+    return whole if is_one else None
+
+
 def place_of(finding: Finding, box: FindingBox) -> str | None:
     """Return where a box of a finding lies: by its zone, else on which side; None if neither is known."""
     if (zone := zone_of(box.evidence)) is not None:

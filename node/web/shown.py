@@ -208,7 +208,7 @@ def _findings(film: Film) -> Iterator[ShownFinding]:
             sentence=sentences.get(finding.prompt, ""),
             text="" if sentence is None else unstated(sentence.text.strip()),
             objection=wording.reason_of(finding.contradiction),
-            zone=wording.zone_of(finding.evidence),
+            zone=wording.zone_of(wording.zone_of_all(finding)),
             boxes=tuple(_boxes(finding)),
             is_judged=finding.reader is not None,
             plain=explain(finding.code),

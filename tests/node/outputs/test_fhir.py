@@ -76,6 +76,20 @@ def test_codes_percents_and_boxes_are_those_of_the_structured_report() -> None:
     assert states[samples.PNEUMOTHORAX.value] == "NOTREPORTED"
 
 
+def test_boxes_in_several_zones_have_the_organ_as_their_site() -> None:
+    whole = samples.finding()
+    [lower] = whole.boxes
+    middle = replace(samples.LOWER_ZONE, zone="right_mid_lung_zone", extent=0.1)
+    several = replace(whole, boxes=(lower, replace(lower, tracking_uid="2.25.1", evidence=middle)))
+
+    sites = [
+        observed(written(samples.film(findings=(finding,))))[samples.EFFUSION.value]["bodySite"]["text"]
+        for finding in (whole, several)
+    ]
+
+    assert sites == ["lower zone of the right lung", "right pleura"]
+
+
 def test_all_is_preliminary_research_and_refers_to_what_the_bundle_has() -> None:
     content = written(samples.several(), samples.unread(2))
     (report,) = of(content, "DiagnosticReport")
