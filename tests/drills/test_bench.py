@@ -66,7 +66,7 @@ def test_a_runtime_that_did_not_answer_fails_the_run(
     """Without a GPU ONNX Runtime answers instead of PyTorch on one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(runtimes, "STARTS", 1)
-    words = f"--only runtimes --model {phantom_model} --runtimes torch-cuda:float32 --sent 4 --questions 1"
+    words = f"--only runtimes --model {phantom_model} --runtimes torch-cuda:float32 --sent 8 --questions 1"
 
     assert main(words.split()) == 1
 

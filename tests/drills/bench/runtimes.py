@@ -125,6 +125,7 @@ def _figures(node: Service, count: int, questions: int) -> dict[str, Any]:
     seconds, cost = time.monotonic() - began, core_seconds_below(os.getpid()) - before
     spent = cost + time.process_time() - own
     sender.send(count)
+    node.wait_for("study.finished", count=3 + count, limit_seconds=_SECONDS_A_FILM)
     beside, read = list[float](), len(node.logged("study.finished"))
     for number in range(questions + 1, 2 * questions + 1):
         time.sleep(PAUSE_SECONDS)
