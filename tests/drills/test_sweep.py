@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,6 @@ from tests.drills.sweep.__main__ import main, run
 from tests.drills.sweep.checks import incomplete
 from tests.drills.sweep.films import of_file, of_picture
 from tests.drills.sweep.patterns import NAMES, contradictions_of
-from tests.drills.sweep.said import Words
 from tests.node.outputs.test_corrections import SET
 from tests.node.outputs.test_corrections import film as graded
 from tests.node.outputs.test_corrections import side_of as side_of_box
@@ -59,7 +59,7 @@ def test_nothing_contradicts_itself_on_a_real_film(phantom_model: Path) -> None:
     assert found.faults == []
     assert found.passed
     assert found.sentences >= found.reported > 0
-    assert found.words.withheld["denial"] > 10
+    assert found.words["withheld, denial"] > 10
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_words_that_go_too_far_are_found(text: str, state: FindingState, by: By,
     spoken = replace(film.findings[0], sentence=0)
     film = replace(film, findings=(spoken, film.findings[1]), sentences=(replace(film.sentences[0], by=by),))
 
-    found = list(words.objections(film, Words()))
+    found = list(words.objections(film, Counter()))
 
     assert bool(found) == (fault is not None)
     assert fault is None or any(fault in objection for objection in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +41,7 @@ class Swept:
     by_network: int = 0
     questions: int = 0
     agreed: int = 0
-    words: said.Words = field(default_factory=said.Words)
+    words: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -58,7 +59,7 @@ class Swept:
             "with_a_sentence_of_the_network": self.by_network,
             "questions": self.questions,
             "agreed": self.agreed,
-            **self.words.figures(),
+            "sentences_of": dict(sorted(self.words.items())),
             "faults": len(self.faults),
             "first_faults": self.faults[:20],
         }

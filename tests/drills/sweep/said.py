@@ -6,8 +6,8 @@ Shares no rule with `language`: a few expressions over whole sentences, and the 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from models.contract import FindingState
@@ -28,42 +28,18 @@ _REVIEWED: Final = re.compile(r"^Possible, please review\b|\bplease review\b")
 _ASSERTS: Final = re.compile(r"^There (is|are)\b")
 
 
-@dataclass(slots=True, kw_only=True)
-class Words:
-    """Counts over films.
-
-    withheld: sentences by reason
-    other_zones: of the network's sentences, those that name a zone where the impression names none, or more than that
-    """
-
-    by_rule: int = 0
-    reviewed: int = 0
-    other_zones: int = 0
-    withheld: dict[str, int] = field(default_factory=dict)
-
-    def figures(self) -> dict[str, object]:
-        """The counts."""
-        return {
-            "sentences_by_rule": self.by_rule,
-            "findings_to_review": self.reviewed,
-            "network_names_other_zone": self.other_zones,
-            "withheld": dict(sorted(self.withheld.items())),
-        }
-
-
-def objections(film: Film, words: Words) -> Iterator[str]:
-    """Yield what the words about a film say too much, and count."""
-    for withheld in film.withheld:
-        words.withheld[withheld.reason] = words.withheld.get(withheld.reason, 0) + 1
-    yield from _of_network(film, words)
+def objections(film: Film, counts: Counter[str]) -> Iterator[str]:
+    """Yield what the words about a film say too much; count sentences by rule, to review, or withheld for a reason."""
+    counts.update(f"withheld, {withheld.reason}" for withheld in film.withheld)
+    yield from _of_network(film, counts)
     for finding in film.findings:
-        yield from _of_finding(film, finding, words)
+        yield from _of_finding(film, finding, counts)
 
 
-def _of_network(film: Film, words: Words) -> Iterator[str]:
+def _of_network(film: Film, counts: Counter[str]) -> Iterator[str]:
     for sentence in film.sentences:
         text = sentence.text.lower()
-        words.by_rule += sentence.by == "rule"
+        counts["by rule"] += sentence.by == "rule"
         if sentence.by.startswith("network") and (found := _DENIAL.search(text)):
             yield f"{sentence.prompt}: a denial leaves ({found[0]}): {sentence.text}"
         is_marked = sentence.by.startswith("network") and Note.SEVERITY_WORDED in film.notes
@@ -71,7 +47,7 @@ def _of_network(film: Film, words: Words) -> Iterator[str]:
             yield f"{sentence.prompt}: nothing measured that ({found[0]}): {sentence.text}"
 
 
-def _of_finding(film: Film, finding: Finding, words: Words) -> Iterator[str]:
+def _of_finding(film: Film, finding: Finding, counts: Counter[str]) -> Iterator[str]:
     if finding.sentence is None:
         return
     sentence = film.sentences[finding.sentence]
@@ -80,7 +56,7 @@ def _of_finding(film: Film, finding: Finding, words: Words) -> Iterator[str]:
         return
     named = {found[1] or found[2] for found in _ZONE.finditer(sentence.text.lower())}
     told = {found[1] or found[2] for found in _ZONE.finditer(_line_of(finding))}
-    words.other_zones += sentence.by.startswith("network") and bool(named) and named != told
+    counts["the network names another zone"] += sentence.by.startswith("network") and bool(named) and named != told
     heights, spoken = ({"upper" if word == "apex" else word for word in found} - {"hilum"} for found in (told, named))
     if (sentence.by == "rule" and named != told) or (heights and spoken and not heights & spoken):
         yield f"{finding.prompt}: another zone than in the impression ({_line_of(finding)}): {sentence.text}"
@@ -90,7 +66,7 @@ def _of_finding(film: Film, finding: Finding, words: Words) -> Iterator[str]:
         yield f"{finding.prompt}: another zone than its evidence: {sentence.text}"
     if finding.state is FindingState.PRESENT:
         return
-    words.reviewed += 1
+    counts["to review"] += 1
     if _ASSERTS.search(sentence.text) or not _REVIEWED.search(sentence.text):
         yield f"{finding.prompt} is {finding.state}, and its sentence does not say so: {sentence.text}"
 
