@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import multiprocessing
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -382,6 +383,17 @@ def test_an_object_without_a_valid_uid_is_refused(uid: str, tmp_path: Path) -> N
 
     with pytest.raises(Undecodable, match="SOP Instance UID"):
         answer_film(path, ScriptedReader(), PROMPTS)
+
+
+def test_a_decoder_has_limits_and_leaves_no_dump_of_a_film(tmp_path: Path) -> None:
+    path, processes = films.saved(tmp_path, films.thumbnail()), DecoderProcesses()
+    processes.decode_film(path, parse_header(read_header(path)))
+    [child] = processes.children
+    limits = dict(re.findall(r"^Max ([a-z ]+?)  +(\S+)", Path(f"/proc/{child}/limits").read_text(), re.MULTILINE))
+    processes.close()
+
+    assert limits["core file size"] == "0"
+    assert "unlimited" not in (limits["cpu time"], limits["address space"])
 
 
 def test_the_limits_grow_with_the_film() -> None:

@@ -337,6 +337,9 @@ def test_equal_files_and_equal_names_are_one_model(tmp_path: Path, classifier: P
     assert opened[0] == opened[1]
     assert opened[2].weights_sha256 != opened[0].weights_sha256
     assert opened[2].manifest_sha256 != opened[0].manifest_sha256
+    last = max(again.iterdir())
+    last.rename(again / f"{last.name}.renamed")
+    assert hash_of(again) != hash_of(classifier)
 
 
 def open_scripted(_directory: Path) -> Scripted:

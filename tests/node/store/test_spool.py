@@ -186,6 +186,7 @@ def test_a_study_with_something_unread_is_not_removed(spool: Spool) -> None:
     assert not spool.remove_study(STUDY)
 
     assert (kept.exists(), late.exists()) == (True, True)
+    assert spool.remove_study(STUDY, although_unread=[late.name])
 
 
 @pytest.mark.parametrize("moved", [False, True])
