@@ -223,7 +223,7 @@ def imported_model(once: Once) -> Path:
 
     They have learned nothing either, and they are what the published network's numbers were recorded with.
     """
-    from tests.support.imported import import_recorded  # needs PyTorch
+    from tests.support.official import import_recorded  # needs PyTorch
 
     return once("imported", import_recorded) / "model"
 

@@ -1,4 +1,4 @@
-"""The lines of a file of films: training and evaluation read the same, and what neither can use is counted."""
+"""The lines of a file of films: both sides read the same, a radiologist comes first, and what is lost is told."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import cv2
 import numpy as np
@@ -14,15 +15,18 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.lines import read_line
+from models.lab.lines import FilmLine, labels_of_line, read_line
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
-from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of
-from models.lab.training.runfile import FilmSource
+from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of, remarks_on, shares_of
+from models.lab.training.loop import train_by
+from models.lab.training.runfile import FilmSource, read_run
+from models.lab.training.stages import MinedLabels, Stage
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
+from tests.support.training import write_run
 
 MANIFEST = read_manifest(VOCABULARIES.parent)
 LUNG = {"label": "Right Lung", "xyxy": [20, 20, 100, 180]}
@@ -199,6 +203,11 @@ def test_training_counts_boxes_that_are_cut_off(tmp_path: Path) -> None:
         ({"phrases": [{"text": "?", "regions": ["liver"]}]}, "no catalog has the region 'liver'"),
         ({"phrases": [{"text": "?", "boxes": [[1, 2, 3]]}]}, "must be four numbers"),
         ({"phrases": [{"words": "?"}]}, "not a film as expected"),
+        ({"file": 3}, "not a film as expected"),
+        ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, 'every "xyxy" must be four numbers'),
+        ({"boxes": [{"label": "Efusion", "xyxy": [1, 2, 3, 4]}]}, "the label 'Efusion'; did you mean 'Effusion'"),
+        ({"nih_labels": ["Efusion"]}, "no catalog has the label 'Efusion'; did you mean 'Effusion'"),
+        ({"region_findings": {"liver": []}}, "no catalog has the region 'liver'"),
         ({"size": [200]}, "must be two whole numbers, columns and rows"),
         ({"size": [200, 0]}, "must be two whole numbers, columns and rows"),
         ({"gray": "equalized"}, "gray must be 'as stored', or left out"),
@@ -210,3 +219,147 @@ def test_a_mistake_in_a_line_is_told_with_its_place(known: dict[str, object], co
         read_line(json.dumps({"file": "a.png"} | known), where="films.jsonl, line 7")
 
     assert str(refused.value).startswith("films.jsonl, line 7: ")
+
+
+BOXES = {"lung_opacity": [[0.3, 0.6, 0.1, 0.1], [0.7, 0.6, 0.2, 0.2], [0.2, 0.8, 0.1, 0.1]]}
+
+
+def labelled(
+    *nih_labels: str,
+    reading: str | None = None,
+    boxes: dict[str, list[list[float]]] | None = None,
+    labels: dict[str, bool] | None = None,
+    mined: tuple[str, ...] = (),
+) -> Line:
+    film: FilmLine = {"file": "a.png", "nih_labels": list(nih_labels), "labels": labels or {}, "mined": list(mined)}
+    if reading is not None:
+        film["rsna"] = reading
+    return labels_of_line(film, boxes=boxes or {}, regions={})
+
+
+def test_a_mined_label_is_marked_as_one() -> None:
+    line = labelled("Effusion", "Infiltration")
+
+    assert line["present"]["pleural_effusion"] and line["present"]["lung_opacity"]
+    assert not line["present"]["edema"] and not line["present"]["no_finding"]
+    assert set(line["mined"]) == set(line["present"])
+    assert line["located"] == []
+
+
+def test_a_radiologist_goes_before_a_mined_label() -> None:
+    normal, other = (
+        labelled("Pneumonia", reading="Normal"),
+        labelled("Pneumonia", reading="No Lung Opacity / Not Normal"),
+    )
+
+    assert not normal["present"]["pneumonia"] and normal["present"]["no_finding"]
+    assert not other["present"]["pneumonia"] and not other["present"]["no_finding"]
+    assert "pneumonia" not in normal["mined"] and "pneumonia" not in other["mined"]
+    assert {"pneumothorax", "lung_opacity"} <= set(normal["located"])
+    assert set(other["located"]) == {"consolidation", "lung_opacity", "pneumonia"}
+
+
+def test_a_mined_label_that_a_reading_denies_is_not_said() -> None:
+    line = labelled("Effusion", labels={"pleural_effusion": False, "consolidation": True})
+
+    assert not line["present"]["pleural_effusion"] and "pleural_effusion" not in line["mined"]
+    assert [sentence["findings"] for sentence in line["said"]] == [["consolidation"]]
+
+
+def test_a_mined_normal_that_a_reading_denies_places_nothing() -> None:
+    assert "pleural_effusion" in labelled("No Finding")["located"]
+    assert labelled("No Finding", labels={"fracture": True, "no_finding": False})["located"] == []
+    assert labelled("No Finding", reading="Lung Opacity", boxes=BOXES)["located"] == ["lung_opacity"]
+
+
+def test_a_mined_label_of_another_report_goes_before_no_reading() -> None:
+    line = labelled(reading="Normal", labels={"edema": True, "fracture": True}, mined=("edema",))
+
+    assert not line["present"]["edema"] and line["present"]["fracture"]
+    assert "edema" not in line["mined"] and "fracture" not in line["mined"]
+
+
+def test_normal_says_nothing_about_devices() -> None:
+    line = labelled("No Finding", reading="Normal")
+
+    assert "support_devices" not in line["present"] and "support_devices" not in line["located"]
+    assert line["mined"] == ["cardiomegaly"]
+
+
+def test_boxes_of_an_opacity_are_not_those_of_a_pneumonia() -> None:
+    line = labelled("Pneumonia", "Consolidation", reading="Lung Opacity", boxes=BOXES)
+
+    assert line["located"] == ["lung_opacity"]
+    assert line["present"]["pneumonia"] and {"pneumonia", "consolidation"} <= set(line["mined"])
+
+
+def test_what_is_present_is_said_once_for_each_side() -> None:
+    said = labelled("Effusion", reading="Lung Opacity", boxes=BOXES)["said"]
+
+    by_class = {(sentence["findings"][0], sentence["text"]): len(sentence["boxes"]) for sentence in said}
+    assert by_class == {
+        ("pleural_effusion", "There is a pleural effusion."): 0,
+        ("lung_opacity", "There is a right lung opacity."): 2,
+        ("lung_opacity", "There is a left lung opacity."): 1,
+    }
+
+
+LINES: list[Line] = [
+    {"present": {"edema": number < 2, "pneumonia": number < 5}, "mined": ["edema", "pneumonia"]} for number in range(20)
+]
+ONCE = [(line, 1) for line in LINES]
+READ: Line = {"present": {"edema": True, "fracture": True}}
+"""A film that somebody read: nothing of it was mined."""
+
+
+def stage(mined: MinedLabels, *, losses: tuple[str, ...] = ("presence", "box")) -> Stage:
+    return Stage(
+        name="joint",
+        train=("detector",),
+        steps=1,
+        batch=1,
+        learning_rate=1e-3,
+        weight_decay=0.0,
+        losses=dict.fromkeys(losses, 1.0),
+        mined=mined,
+    )
+
+
+def test_shares_are_those_of_films_with_a_mined_label() -> None:
+    assert shares_of([*ONCE, (READ, 1)]) == {"edema": 0.1, "pneumonia": 0.25}
+
+
+def test_a_film_counts_as_often_as_an_epoch_uses_it() -> None:
+    assert shares_of([(LINES[0], 3), (LINES[19], 1)]) == {"edema": 0.75, "pneumonia": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("mined", "lost"),
+    [
+        (MinedLabels(invented=0.09), []),
+        (MinedLabels(invented=0.1), ["edema (invented 0.1, given 0.1)"]),
+        (MinedLabels(invented=0.02, invented_by_class={"pneumonia": 0.3}), ["pneumonia (invented 0.3, given 0.25)"]),
+        (MinedLabels(invented=0.3), ["edema (invented 0.3, given 0.1)", "pneumonia (invented 0.3, given 0.25)"]),
+    ],
+)
+def test_classes_that_cannot_be_learned_are_named(mined: MinedLabels, lost: list[str]) -> None:
+    told = list(remarks_on([stage(mined)], shares_of(ONCE)))
+
+    assert [f"mined labels of {', '.join(lost)}: they" in remark for remark in told] == [True] * bool(lost)
+    assert not list(remarks_on([stage(mined, losses=("box",))], shares_of(ONCE)))
+
+
+def test_a_run_says_what_it_cannot_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cv2.imwrite(str(tmp_path / "film.png"), np.zeros((64, 64), dtype=np.uint8))
+    lines = [{"file": "film.png", "nih_labels": ["Edema" if number < 2 else "No Finding"]} for number in range(20)]
+    films = tmp_path / "films.jsonl"
+    films.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_run(write_run(tmp_path / "run.toml", store=tmp_path / "store", stages=("joint",), steps=1))
+    stages = tuple(replace(each, mined=MinedLabels(invented=0.2)) for each in run.stages)
+    data = replace(run.data, phantoms=4, films=(FilmSource(file=str(films)),))
+
+    assert train_by(replace(run, data=data, stages=stages), Event()) is not None
+
+    told = capsys.readouterr().err
+    assert "stage joint learns nothing from mined labels of edema (invented 0.2, given 0.1)" in told
+    assert "no_finding" not in told and "atelectasis" not in told

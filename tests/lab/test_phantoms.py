@@ -1,11 +1,14 @@
-"""Phantoms: the same film for the same seed everywhere, findings that obey anatomy, and truth that fits the picture."""
+"""Phantoms: the same film for the same seed everywhere, findings that obey anatomy, truth that fits, and DICOM."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -16,15 +19,23 @@ from models.lab.phantoms import (
     FINDINGS,
     OTHER_KINDS,
     Phantom,
+    dicom,
     other_film,
     parse_set,
     phantom,
     split_of,
 )
+from models.lab.phantoms.dicom import DicomFilm, Format
 from models.lab.phantoms.picture import draw
 from models.lab.phantoms.plan import plan_of
 from models.lab.tasks.prompts import region_prompts
 from models.phantoms import main, truth_line
+from node.dicom import header_reading
+from node.dicom.film_header import parse_header
+from node.domain import Reason
+from node.read import decoding, routing
+from node.read.routing import Action
+from tests.support.validators import dciodvfy
 
 SEEDS = range(3_000_000, 3_000_045)
 
@@ -183,12 +194,8 @@ def test_sets_are_named_and_their_splits_are_disjoint() -> None:
     assert [phantom_set.split for phantom_set in (train, validate, test)] == ["train", "validate", "test"]
     assert list(test.seeds) == list(range(2_000_000, 2_000_010))
     assert str(parse_set("phantoms:5:3")) == "phantoms:5:3"
-    assert [split_of(seed) for seed in (999_999, 1_000_000, 1_999_999, 2_000_000)] == [
-        "train",
-        "validate",
-        "validate",
-        "test",
-    ]
+    splits = [split_of(seed) for seed in (999_999, 1_000_000, 1_999_999, 2_000_000)]
+    assert splits == ["train", "validate", "validate", "test"]
 
 
 @pytest.mark.parametrize(
@@ -215,3 +222,77 @@ def test_the_command_writes_pictures_and_their_truth(tmp_path_factory: pytest.Te
         expected = to_corners(film.regions["right lung"].astype(np.float64)) * 128
         np.testing.assert_allclose(boxes["Right Lung"], expected, atol=0.06)
         assert line["split"] == "test"
+
+
+SEED = 2_000_000
+Modality = Literal["CR", "DX"]
+Photometric = Literal["MONOCHROME1", "MONOCHROME2"]
+
+
+def stored(modality: Modality = "CR", photometric: Photometric = "MONOCHROME2", *, bits: int = 12) -> Format:
+    return Format(modality=modality, photometric=photometric, bits=bits, columns=240, rows=300)
+
+
+def kept(made: DicomFilm, folder: Path) -> Path:
+    path = folder / "film.dcm"
+    made.dataset.save_as(path, enforce_file_format=True)
+    return path
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+def test_films_are_valid(modality: Modality, photometric: Photometric) -> None:
+    made = dicom.film(SEED, stored(modality, photometric))
+
+    assert dciodvfy(made.dataset) == []
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+@pytest.mark.parametrize("kind", ["lateral", "hand"])
+def test_other_films_are_valid(modality: Modality, kind: Literal["lateral", "hand"]) -> None:
+    assert dciodvfy(dicom.other(SEED, kind, stored(modality)).dataset) == []
+
+
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("bits", [12, 16])
+def test_the_node_reads_a_film_as_the_frontal_that_it_is(
+    modality: Modality, photometric: Photometric, bits: int, tmp_path: Path
+) -> None:
+    made = dicom.film(SEED, stored(modality, photometric, bits=bits))
+
+    path = kept(made, tmp_path)
+    decision = routing.choose(parse_header(header_reading.read_header(path)), routing.RULES)
+    read = decoding.load(path, gray="voi", square=lambda columns, rows: (0, 0, columns, rows))
+
+    assert decision.action is Action.READ
+    assert decision.notes == ()
+    assert read.gray.shape == (300, 240)
+    square = read.gray[30:270]
+    shown = made.phantom.pixels.astype(np.float32) / 255
+    assert shown.shape == square.shape
+    assert np.abs(square - shown).max() < 0.02
+    assert decoding.sides_known(parse_header(made.dataset))
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("lateral", Reason.LATERAL), ("hand", Reason.NOT_CHEST)])
+@pytest.mark.parametrize("modality", ["CR", "DX"])
+def test_the_node_leaves_other_films_alone(
+    kind: Literal["lateral", "hand"], reason: Reason, modality: Modality, tmp_path: Path
+) -> None:
+    path = kept(dicom.other(SEED, kind, stored(modality)), tmp_path)
+
+    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES).reason is reason
+
+
+def test_truth_lies_in_pixels_of_the_whole_film() -> None:
+    made = dicom.film(SEED, replace(stored(), rows=480))
+
+    line = truth_line(made.phantom, "film.dcm", columns=made.columns, rows=made.rows)
+    boxes = line["boxes"]
+
+    assert isinstance(boxes, list)
+    for box in boxes:
+        left, top, right, bottom = box["xyxy"]
+        assert 0 <= left < right <= 240
+        assert 120 <= top < bottom <= 360

@@ -1,36 +1,117 @@
-"""The command that prepares data sets: parallel and resumed it writes the same; mistakes are told with their place."""
+"""Data sets, from their official layouts to the lines that training and evaluation read; what is wrong is told.
+
+The miniatures of tests/lab/datasets.py have what is odd in the published ones.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+from pydicom import dcmread
 
 from models.errors import ModelError
+from models.lab.datasets.imagenome import joined
+from models.lab.datasets.nih import halves
 from models.lab.datasets.preparation import Published, picture_size, table, text
+from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.datasets.tables import rows_of
+from models.lab.datasets.vindr import fused
+from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.request import Request
+from models.manifest import read_manifest
 from models.prepare import main
-from tests.lab.datasets import chest_xray_14, write_table
+from models.progress import quiet
+from models.reading.tokenizers import VOCABULARIES
+from tests.lab.datasets import (
+    REPORT,
+    chest_imagenome,
+    chest_xray_14,
+    dicom_id,
+    draw,
+    figures,
+    lines,
+    mimic_cxr,
+    ms_cxr,
+    trained,
+    vindr_cxr,
+    write_table,
+)
 from tests.paths import REPOSITORY
+
+MODEL = VOCABULARIES.parent
+EFFUSION = "cig/af/pleural effusion"
+LABORATORY = pytest.mark.drill(part="laboratory")
+SOURCES: dict[str, Callable[[Path], Path]] = {
+    "nih": chest_xray_14,
+    "vindr": partial(vindr_cxr, train=2, test=2),
+    "mimic": partial(mimic_cxr, patients=5),
+    "mscxr": ms_cxr,
+    "imagenome": chest_imagenome,
+}
+
+
+def prepare(data_set: str, source: Path, out: Path, *more: str) -> int:
+    return main([data_set, str(source), str(out), "--processes", "1", *more])
+
+
+@pytest.fixture(scope="module")
+def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nih")
+    assert prepare("nih", chest_xray_14(folder / "source"), folder / "out") == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def vindr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vindr")
+    assert prepare("vindr", vindr_cxr(folder / "source"), folder / "out") == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def mimic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of MIMIC-CXR and of the two sets on its films, prepared."""
+    folder = tmp_path_factory.mktemp("mimic")
+    assert prepare("mimic", mimic_cxr(folder / "mimic"), folder / "mimic-out") == 0
+    for data_set, source in (("mscxr", ms_cxr(folder / "mscxr")), ("imagenome", chest_imagenome(folder / "imagenome"))):
+        assert prepare(data_set, source, folder / f"{data_set}-out", "--mimic", str(folder / "mimic-out")) == 0
+    return folder
+
+
+def counts_of(out: Path) -> dict[str, int]:
+    return {row["what"]: row["count"] for row in json.loads((out / "summary.json").read_text())}
+
+
+def sizes_of(out: Path) -> dict[str, int]:
+    return {path.stem: len(lines(path)) for path in out.glob("*.jsonl")}
+
+
+# ---- the command
 
 
 def contents(out: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(out.iterdir()) if path.is_file()}
 
 
-@pytest.mark.drill(part="laboratory")
-def test_parallel_and_resumed_runs_write_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@LABORATORY
+def test_parallel_and_resumed_runs_write_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = chest_xray_14(tmp_path / "nih")
 
-    assert main(["nih", str(source), str(tmp_path / "alone"), "--processes", "1"]) == 0
+    assert prepare("nih", source, tmp_path / "alone") == 0
     assert main(["nih", str(source), str(tmp_path / "together"), "--processes", "2"]) == 0
     assert contents(tmp_path / "alone") == contents(tmp_path / "together")
     assert "prepare films: 100 %" in capsys.readouterr().err
@@ -38,26 +119,26 @@ def test_parallel_and_resumed_runs_write_the_same(
     parts = sorted((tmp_path / "alone" / "parts").iterdir())
     ages = {path: path.stat().st_mtime_ns for path in parts[1:]}
     parts[0].unlink()
-    assert main(["nih", str(source), str(tmp_path / "alone"), "--processes", "1"]) == 0
+    assert prepare("nih", source, tmp_path / "alone") == 0
     assert contents(tmp_path / "alone") == contents(tmp_path / "together")
     assert {path: path.stat().st_mtime_ns for path in parts[1:]} == ages, "only the missing part was made"
 
 
 def test_a_changed_data_set_replaces_its_parts(tmp_path: Path) -> None:
     source, out = chest_xray_14(tmp_path / "nih"), tmp_path / "out"
-    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
+    assert prepare("nih", source, out) == 0
     parts = {path.name for path in (out / "parts").iterdir()}
     entries = source / "Data_Entry_2017.csv"
     entries.write_text(entries.read_text().replace("Hernia", "Fibrosis"))
 
-    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
+    assert prepare("nih", source, out) == 0
 
     assert "Hernia" not in (out / "official_test.jsonl").read_text()
     assert len(parts) == len(list((out / "parts").iterdir()))
     assert parts != {path.name for path in (out / "parts").iterdir()}
 
 
-@pytest.mark.drill(part="laboratory")
+@LABORATORY
 def test_a_stop_leaves_complete_parts_only(tmp_path: Path) -> None:
     source, out = chest_xray_14(tmp_path / "nih", patients=600), tmp_path / "out"
     command = [sys.executable, "-m", "models.prepare", "nih", str(source), str(out), "--processes", "1"]
@@ -71,9 +152,8 @@ def test_a_stop_leaves_complete_parts_only(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert said.splitlines()[-1] == "stopped; run python -m models.prepare as before to continue from here"
     assert not (out / "summary.json").exists()
-    assert main(["nih", str(source), str(out), "--processes", "1"]) == 0
-    counts = {row["what"]: row["count"] for row in json.loads((out / "summary.json").read_text())}
-    assert counts["films"] == 1200
+    assert prepare("nih", source, out) == 0
+    assert counts_of(out)["films"] == 1200
 
 
 def test_counts_stand_beside_those_that_are_published() -> None:
@@ -86,6 +166,9 @@ def test_counts_stand_beside_those_that_are_published() -> None:
         "        1  boxes; published by the data set: 2  (differs)",
         "        4  others",
     ]
+
+
+# ---- what is wrong
 
 
 @pytest.mark.parametrize(
@@ -114,16 +197,77 @@ def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, content: str, comp
     assert str(refused.value).startswith(str(path)) and complaint in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("edges", "column"), [((1, 2, 1, 4), "right"), ((5, 2, 4, 4), "right"), ((1, 4, 2, 4), "right")]
-)
-def test_a_box_without_area_is_refused(tmp_path: Path, edges: tuple[int, ...], column: str) -> None:
+@pytest.mark.parametrize("edges", [(1, 2, 1, 4), (5, 2, 4, 4), (1, 4, 2, 4)])
+def test_a_box_without_area_is_refused(tmp_path: Path, edges: tuple[int, ...]) -> None:
     names = ("left", "top", "right", "bottom")
     write_table(tmp_path / "boxes.csv", names, [edges])
 
     (row,) = rows_of(tmp_path / "boxes.csv", names)
     with pytest.raises(ModelError, match=r"line 2, column 'right': the box .* has no area"):
         row.box(*names)
+
+
+BOXES, PHRASES = "BBox_List_2017.csv", "MS_CXR_Local_Alignment_v1.0.0.csv"
+READERS, CONSENSUS = "annotations/image_labels_train.csv", "annotations/annotations_test.csv"
+SPLIT, MARKS = "mimic-cxr-2.0.0-split.csv.gz", "mimic-cxr-2.0.0-chexpert.csv.gz"
+SCENE = f"silver_dataset/scene_graph/{dicom_id(0)}_SceneGraph.json"
+WRONG = [
+    ("nih", "Data_Entry_2017.csv", "Hernia", "Hernya", "line 12, column 'Finding Labels': 'Hernya' is no label"),
+    ("nih", "Data_Entry_2017.csv", "00000001_000", "9_000", "line 2, column 'Image Index': 9_000.png is not in"),
+    ("nih", BOXES, "Infiltrate", "Infiltrat", "line 3, column 'Finding Label': 'Infiltrat' is none of"),
+    ("nih", BOXES, "20.5,16", "20.5,-16", "line 2, column 'w': the box"),
+    ("nih", BOXES, "00000002_001", "9_001", "line 2, column 'Image Index': 9_001.png has no row"),
+    ("vindr", READERS, "Other diseases", "Others", "line 2, column 'Other disease': is missing"),
+    ("vindr", READERS, "train00,R8,0", "train00,R8,2", "column 'Aortic enlargement': '2' is neither 0 nor 1"),
+    ("vindr", "annotations/annotations_train.csv", "Rib fracture", "Rib", "'class_name': 'Rib' is none of"),
+    ("vindr", CONSENSUS, "test00,Card", "test77,Card", "line 2, column 'image_id': test77 has no row of labels"),
+    ("mimic", SPLIT, ",train", ",training", "line 2, column 'split': 'training' is none of train, validate, test"),
+    ("mimic", SPLIT, dicom_id(0), "x", "column 'dicom_id': "),
+    ("mimic", MARKS, "1.0", "2.0", "line 2, column 'Cardiomegaly': '2.0' is none of"),
+    ("mscxr", PHRASES, "Pleural Effusion", "Effusion", "line 2, column 'category_name'"),
+    ("mscxr", PHRASES, "64,80", "65,80", "line 2, column 'image_width': (65, 80)"),
+    ("imagenome", SCENE, "objects", "things", "KeyError"),
+    ("imagenome", SCENE, "}", "", "is no scene graph"),
+]
+"""Of a data set: a file, what stands there, what shall stand there, and what is said."""
+
+
+@pytest.mark.parametrize(
+    ("data_set", "file", "old", "new", "complaint"),
+    [pytest.param(*row, marks=() if row[0] == "nih" else LABORATORY) for row in WRONG],
+)
+def test_what_is_wrong_with_a_data_set_is_told_with_its_place(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    data_set: str,
+    file: str,
+    old: str,
+    new: str,
+    complaint: str,
+) -> None:
+    path = SOURCES[data_set](tmp_path / "source") / file
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    assert old.encode() in content
+    content = content.replace(old.encode(), new.encode(), 1 if data_set in ("mimic", "mscxr", "imagenome") else -1)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    on_mimic = (
+        ("--mimic", f"{request.getfixturevalue('mimic')}/mimic-out") if data_set in ("mscxr", "imagenome") else ()
+    )
+
+    assert prepare(data_set, tmp_path / "source", tmp_path / "out", *on_mimic) == 2
+
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("error: ") and str(tmp_path / "source") in said and complaint in said
+
+
+@pytest.mark.parametrize("name", ["BBox_List_2017.csv", "Data_Entry_2017.csv", "test_list.txt", "train_val_list.txt"])
+def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    source = chest_xray_14(tmp_path / "source")
+    (source / name).unlink()
+
+    assert prepare("nih", source, tmp_path / "out") == 2
+    assert str(source / name) in capsys.readouterr().err
 
 
 def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
@@ -133,3 +277,401 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
         picture_size(tmp_path / "a.png")
     with pytest.raises(ModelError, match=r"b\.png cannot be read"):
         picture_size(tmp_path / "b.png")
+
+
+@LABORATORY
+@pytest.mark.parametrize(("content", "complaint"), [(None, "is missing, which"), (b"DICM", "can be decoded")])
+def test_a_film_that_is_missing_or_damaged_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, complaint: str
+) -> None:
+    film = SOURCES["vindr"](tmp_path / "source") / "train" / "train01.dicom"
+    film.unlink()
+    if content is not None:
+        film.write_bytes(content)
+
+    assert prepare("vindr", tmp_path / "source", tmp_path / "out") == 2
+    assert f"error: {film} " in (said := capsys.readouterr().err) and complaint in said
+
+
+@pytest.mark.parametrize("data_set", ["mscxr", "imagenome"])
+def test_sets_on_mimic_need_it_prepared(tmp_path: Path, capsys: pytest.CaptureFixture[str], data_set: str) -> None:
+    assert prepare(data_set, tmp_path, tmp_path / "out") == 2
+    assert "prepare mimic, and give its OUT by --mimic" in capsys.readouterr().err
+    assert prepare(data_set, tmp_path, tmp_path / "out", "--mimic", str(tmp_path)) == 2
+    assert "prepare mimic to its end" in capsys.readouterr().err
+
+
+# ---- ChestX-ray14, and what radiologists read of its films
+
+
+def test_each_film_of_chestxray14_is_in_the_file_of_its_part(nih: Path) -> None:
+    files = {path.stem: {str(line["file"])[-16:] for line in lines(path)} for path in nih.glob("*.jsonl")}
+
+    assert sizes_of(nih) == {"train": 12, "validate": 3, "test": 3, "official_test": 12}
+    assert files["validate"] | files["test"] < files["official_test"]
+    assert not files["validate"] & files["test"] and not files["train"] & files["official_test"]
+
+
+def test_a_line_of_chestxray14_has_what_the_tables_say(nih: Path) -> None:
+    boxed = {str(line["file"])[-16:]: line for line in lines(nih / "validate.jsonl") + lines(nih / "test.jsonl")}
+
+    line = boxed["00000002_001.png"]
+    assert line | {"file": ""} == {
+        "file": "",
+        "size": [64, 64],
+        "patient": "00000002",
+        "gray": "as stored",
+        "view": "AP",
+        "sex": "F",
+        "nih_labels": ["Effusion", "Infiltration"],
+        "age": "23",
+        "boxes": [
+            {"label": "Effusion", "xyxy": [13.5, 12.25, 34.0, 28.25]},
+            {"label": "Infiltration", "xyxy": [13.5, 12.25, 34.0, 28.25]},
+        ],
+    }
+    [old] = [line for line in lines(nih / "train.jsonl") if str(line["file"]).endswith("00000003_001.png")]
+    assert old["file"] == "../source/images_003/images/00000003_001.png"
+    assert "age" not in old, "nobody is 414 years old"
+
+
+@pytest.mark.parametrize(
+    ("others", "complaint"),
+    [
+        ("test", "patients of {} are measured too; choose on films of other patients"),
+        ("train", "{} has no labels for the task detection_nih8"),
+        ("nowhere", "{} cannot be read"),
+    ],
+)
+def test_settings_are_chosen_on_films_of_others(nih: Path, others: str, complaint: str) -> None:
+    path = nih / f"{others}.jsonl"
+    data = f"boxes:{nih / 'test.jsonl'}"
+
+    with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
+        evaluate(Request(model=MODEL, data=data, tasks=(), published=["detection_nih8"], choose_on=path), quiet)
+
+
+def test_halves_divide_patients_and_boxes() -> None:
+    names = [f"{patient:08}_{visit:03}.png" for patient in range(200) for visit in range(patient % 4 + 1)] * 2
+
+    first, second = halves(names)
+
+    assert {*first, *second} == {*names} and len(first) + len(second) == len(set(names))
+    assert not {name[:8] for name in first} & {name[:8] for name in second}
+    assert abs(len(first) - len(second)) <= 4
+    assert halves(names) == (first, second)
+
+
+FURTHER: list[dict[str, object]] = [
+    {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
+    {"file": "2_000.png", "det10": [], "google": {"pneumothorax": False, "airspace_opacity": True}},
+    {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},
+    {"file": "4_000.png", "det10": [{"label": "Fibrosis", "xyxy": [8, 8, 24, 24]}]},
+]
+
+
+def with_readings(source: Path, readings: list[dict[str, object]]) -> Path:
+    films = [{"file": f"{patient}_000.png", "nih_labels": ["Effusion"]} for patient in range(1, 6)]
+    films[2]["rsna"] = "No Lung Opacity / Not Normal"
+    for number, film in enumerate(films):
+        draw(source / str(film["file"]), number)
+    for name, rows in (("nih_512.jsonl", films), ("nih_512_readings.jsonl", readings)):
+        (source / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return source
+
+
+def test_a_reading_goes_before_a_mined_label_and_an_empty_one_denies(tmp_path: Path) -> None:
+    assert prepare("readings", with_readings(tmp_path / "source", FURTHER), tmp_path / "out") == 0
+    boxed, empty, labelled, other, unread = (film.line for film in trained(tmp_path / "out" / "films.jsonl"))
+
+    assert boxed["present"] | {"edema": False} == {
+        **dict.fromkeys(("atelectasis", "edema", "lung_lesion", "pleural_effusion", "pneumothorax"), False),
+        **dict.fromkeys(("cardiomegaly", "pleural_other", "pneumonia", "no_finding"), False),
+        **dict.fromkeys(("consolidation", "fracture", "lung_opacity"), True),
+    }
+    assert "pleural_effusion" not in boxed["mined"] and "edema" in boxed["mined"]
+    assert len(boxed["boxes"]["consolidation"]) == 1 and "pleural_effusion" in boxed["located"]
+    assert empty["present"]["pleural_effusion"] is False and empty["present"]["lung_opacity"] is True
+    assert labelled["present"]["lung_opacity"] is False, "the RSNA's radiologists saw no opacity"
+    assert labelled["present"]["pleural_effusion"] is True and labelled["present"]["lung_lesion"] is False
+    assert other["boxes"] == {} and other["present"]["consolidation"] is False
+    assert unread["present"]["pleural_effusion"] is True and "pleural_effusion" in unread["mined"]
+
+
+@pytest.mark.parametrize(
+    ("reading", "complaint"),
+    [
+        ({"file": "1_000.png", "det10": [{"label": "Effusoin", "xyxy": [8, 8, 24, 24]}]}, "'Effusoin' is no label"),
+        ({"file": "1_000.png", "google": {"opacity": True}}, "'opacity' is no label"),
+        ({"file": "9_000.png", "det10": []}, "has a reading of 9_000.png, which nih_512.jsonl does not list"),
+        ({"det10": []}, "nih_512_readings.jsonl, line 1: not a reading"),
+    ],
+)
+def test_a_reading_that_fits_no_film_or_label_is_refused(
+    reading: dict[str, object], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prepare("readings", with_readings(tmp_path / "source", [reading]), tmp_path / "out") == 2
+    assert complaint in capsys.readouterr().err
+
+
+# ---- VinDr-CXR
+
+
+@LABORATORY
+def test_labels_are_the_majority_and_boxes_are_fused(vindr: Path) -> None:
+    line = lines(vindr / "train.jsonl")[0]
+
+    assert (line["file"], line["size"], line["patient"]) == ("pictures/train00.png", [72, 64], "train00")
+    present = {name for name, there in line["labels"].items() if there}
+    assert present == {"vindrcxr/Cardiomegaly", "vindrcxr/Nodule/Mass", "vindrcxr/Pneumonia"}
+    assert len(line["labels"]) == 28 and len(line["located"]) == 22
+    # The two boxes of the heart overlap and become their mean; those of nodules do not; one reader saw a fracture.
+    assert line["boxes"] == [
+        {"label": "vindrcxr/Cardiomegaly", "xyxy": [21.0, 30.0, 45.0, 50.0]},
+        {"label": "vindrcxr/Nodule/Mass", "xyxy": [12.0, 12.0, 18.0, 20.0]},
+        {"label": "vindrcxr/Nodule/Mass", "xyxy": [40.0, 12.0, 46.0, 20.0]},
+        {"label": "vindrcxr/Rib fracture", "xyxy": [50.0, 10.0, 56.0, 14.0]},
+    ]
+    assert counts_of(vindr)["boxes of classes that the majority did not see"] == 2
+    assert {"what": "films in train.jsonl", "count": 4, "published": 15000, "by": "data set"} in json.loads(
+        (vindr / "summary.json").read_text()
+    )
+
+
+@LABORATORY
+def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
+    source = vindr_cxr(tmp_path / "source", train=1, test=1)
+    boxes, labels = (source / "annotations" / f"{name}_test.csv" for name in ("annotations", "image_labels"))
+    boxes.write_text(boxes.read_text().replace("test00,Cardiomegaly,20,30,44,50", "test00,Cardiomegaly,,,,"))
+    labels.write_text(labels.read_text().replace("test00,0", "test00,"))
+
+    assert prepare("vindr", source, tmp_path / "out") == 0
+
+    (line,) = lines(tmp_path / "out" / "test.jsonl")
+    assert [box["label"] for box in line["boxes"]] == ["vindrcxr/Nodule/Mass"]
+    assert "vindrcxr/Aortic enlargement" not in line["labels"] and len(line["labels"]) == 27
+    counts = counts_of(tmp_path / "out")
+    assert counts["boxes without edges, left out"] == counts["labels without a vote, left out"] == 1
+
+
+@LABORATORY
+def test_the_test_set_is_halved_as_published(vindr: Path) -> None:
+    validate, test = ([line["patient"] for line in lines(vindr / f"{name}.jsonl")] for name in ("validate", "test"))
+
+    # pandas' sample(frac=1, random_state=12345) of five rows, cut in the middle.
+    assert (validate, test) == (["test00", "test04"], ["test03", "test01", "test02"])
+    boxed = [box["label"] for line in lines(vindr / "test.jsonl") for box in line["boxes"]]
+    assert boxed == ["vindrcxr/Cardiomegaly", "vindrcxr/Nodule/Mass"]
+
+
+@LABORATORY
+@pytest.mark.parametrize("name", ["train00", "train01", "train02", "train03"])
+def test_gray_values_are_those_of_the_published_training(vindr: Path, name: str) -> None:
+    film = dcmread(vindr.parent / "source" / "train" / f"{name}.dicom")
+    stored = film.pixel_array.astype(np.float64)
+    if film.PhotometricInterpretation == "MONOCHROME1":
+        stored = stored.max() - stored
+    eight = (
+        stored if film.BitsAllocated == 8 else np.floor((stored - stored.min()) / (stored.max() - stored.min()) * 255)
+    )
+    # By sorting, on the whole picture: the share of pixels that are not brighter.
+    share = np.searchsorted(np.sort(eight, axis=None), eight, side="right") / eight.size
+
+    picture = cv2.imread(str(vindr / "pictures" / f"{name}.png"), cv2.IMREAD_UNCHANGED)
+
+    assert picture is not None and picture.dtype == np.uint8
+    # scikit-image interpolates between the middles of 256 bins, so a value differs by up to a bin.
+    assert np.abs(picture - 255 * share).max() < 256 * np.bincount(eight.astype(int).ravel()).max() / eight.size + 1
+    assert abs(np.median(picture) - 127) < 25
+
+
+def test_boxes_of_one_class_never_fuse_with_those_of_another() -> None:
+    found = {"a": [[0, 0, 10, 10], [0, 0, 10, 12]], "b": [[0, 0, 10, 10], [90, 90, 100, 100]], "c": [[1, 1, 2, 2]]}
+
+    assert {name: sorted(boxes) for name, boxes in fused(found).items()} == {
+        "a": [[0.0, 0.0, 10.0, 11.0]],
+        "b": [[0.0, 0.0, 10.0, 10.0], [90.0, 90.0, 100.0, 100.0]],
+        "c": [[1, 1, 2, 2]],
+    }
+
+
+# ---- MIMIC-CXR, MS-CXR and Chest ImaGenome
+
+
+@LABORATORY
+def test_frontal_films_are_split_as_published(mimic: Path) -> None:
+    out = mimic / "mimic-out"
+
+    assert sizes_of(out) == {"train": 8, "validate": 2, "test": 2}
+    assert {line["view"] for line in lines(out / "train.jsonl")} == {"AP", "PA"}
+    counts = counts_of(out)
+    assert (counts["films of all views"], counts["films that are not frontal, left out"]) == (16, 4)
+    assert counts["films without findings and impression"] == counts["films without labels of CheXpert"] == 1
+    assert counts["films of the split without metadata, left out"] == 1
+
+
+@LABORATORY
+def test_a_line_of_mimic_has_labels_report_and_metadata(mimic: Path) -> None:
+    first, silent, unlabeled = lines(mimic / "mimic-out" / "train.jsonl")[:3]
+
+    assert first["file"] == f"../mimic/files/p10/p10000000/s50000000/{dicom_id(0)}.jpg"
+    assert (first["patient"], first["study"], first["size"]) == ("10000000", "50000000", [64, 80])
+    assert first["labels"] == {"cardiomegaly": True, "pleural_effusion": True, "pneumothorax": False}
+    assert sorted(first["mined"]) == sorted(first["labels"])
+    said = ("The heart is mildly enlarged.", "There is a small left pleural effusion.", "No pneumothorax.")
+    assert [sentence["text"] for sentence in first["sentences"]] == [*said, "Small left pleural effusion."]
+    assert first["sentences"][1] == {"text": said[1], "positive": True, "findings": ["pleural_effusion"]}
+    assert first["report"].startswith("The heart is mildly enlarged. There is")
+    assert "report" not in silent and "labels" not in unlabeled
+
+
+@pytest.mark.parametrize(
+    ("heading", "section"),
+    [
+        ("FINIDNGS", "findings"),
+        ("PORTABLE AP CHEST", "findings"),
+        ("CHEST, TWO VIEWS", "findings"),
+        ("IMPRESSION", "impression"),
+        ("FINDINGS/IMPRESSION", "impression"),
+        ("CONCLUSION", "impression"),
+        ("REASON FOR EXAM", None),
+        ("COMPARISON", None),
+    ],
+)
+def test_headings_name_sections(heading: str, section: str | None) -> None:
+    assert section_named(heading) == section
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("1. No pneumonia.", "No pneumonia."),
+        ("#2 no change", "#2 no change"),
+        ("AP CHEST: heart is normal..", "Heart is normal."),
+        ("WET READ: ___ ___ 8:19 AM   Lungs\n are clear . .", "Lungs are clear ."),
+        ("2.5 cm nodule", "2.5 cm nodule"),
+        ("", ""),
+    ],
+)
+def test_sentences_are_put_in_order(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+
+
+@LABORATORY
+def test_a_report_of_other_sections_has_no_sentences() -> None:
+    assert list(sections_of(REPORT)) == ["findings", "impression"]
+    assert sentences_of("INDICATION: Cough.\n\n COMPARISON: None.") == []
+    twice = "FINDINGS: \n\n FINDINGS: The lungs are clear. The lungs are clear."
+    assert sentences_of(twice) == ["The lungs are clear."]
+
+
+@LABORATORY
+def test_phrases_of_ms_cxr_are_tested_on_two_splits_of_mimic(mimic: Path) -> None:
+    out = mimic / "mscxr-out"
+
+    assert sizes_of(out) == {"validate": 8, "test": 4}
+    line = lines(out / "test.jsonl")[0]
+    assert line["file"].startswith("../mimic/files/p10/p10000008/")
+    assert "labels" not in line and "report" not in line
+    assert line["phrases"] == [
+        {
+            "text": "small left effusion",
+            "positive": True,
+            "findings": ["mscxr/Pleural Effusion"],
+            "regions": [],
+            "boxes": [[40.0, 50.0, 56.0, 70.0], [4.0, 50.0, 20.0, 70.0]],
+        },
+        {
+            "text": "the heart is enlarged",
+            "positive": True,
+            "findings": ["mscxr/Cardiomegaly"],
+            "regions": [],
+            "boxes": [[20.0, 40.0, 50.0, 64.0]],
+        },
+    ]
+    counts = counts_of(out)
+    assert counts["films that are no frontal film of MIMIC-CXR, left out"] == 1
+    assert (counts["boxes"], counts["phrases of films"]) == (36, 24)
+
+
+@LABORATORY
+def test_films_of_ms_cxr_keep_their_regions(mimic: Path, tmp_path: Path) -> None:
+    """What Figures 4 to 8 are measured on: MS-CXR added to the lines of Chest ImaGenome, and not of MIMIC-CXR."""
+    assert prepare("mscxr", mimic / "mscxr", tmp_path, "--mimic", str(mimic / "imagenome-out")) == 0
+
+    both, regions = lines(tmp_path / "test.jsonl")[0], lines(mimic / "imagenome-out" / "validate.jsonl")[0]
+    assert [box["label"] for box in both["boxes"][:3]] == ["mscxr/Pleural Effusion"] * 2 + ["mscxr/Cardiomegaly"]
+    assert both["boxes"][3:] == regions["boxes"] and both["region_findings"] == regions["region_findings"]
+    assert "labels" not in both and "report" not in both
+
+
+@LABORATORY
+def test_regions_of_chest_imagenome_and_their_findings_are_read(mimic: Path) -> None:
+    line = lines(mimic / "imagenome-out" / "validate.jsonl")[0]
+
+    assert {box["label"]: box["xyxy"] for box in line["boxes"]}["left lung"] == [12.0, 8.0, 28.0, 80.0], "clipped"
+    assert len(line["boxes"]) == 5 and len(line["region_known"]) == 53
+    regions = ("right lung", "left lung", "cardiac silhouette", "trachea", "spine")
+    assert line["region_findings"] == {name: [EFFUSION] * (name == "left lung") for name in regions}
+    sentences = {sentence["text"]: sentence for sentence in line["sentences"]}
+    assert sentences["There is a small left pleural effusion."] == {
+        "text": "There is a small left pleural effusion.",
+        "positive": True,
+        "findings": [EFFUSION],
+        "regions": ["left lung"],
+        "boxes": [[12.0, 8.0, 28.0, 80.0]],
+    }
+    assert sentences["No pneumothorax."]["regions"] == ["left lung", "right lung"]
+    assert sentences["No pneumothorax."]["boxes"] == [[4.0, 8.0, 28.0, 80.0]], "boxes that touch are joined"
+    by_rule = sentences["Small left pleural effusion."]
+    assert by_rule["findings"] == ["pleural_effusion"], "no scene graph has it"
+    assert list(sentences)[-2:] == ["The right lung is well aerated.", "Elsewhere pneumonia."]
+
+
+@LABORATORY
+def test_films_of_chest_imagenome_are_left_out_as_published(mimic: Path) -> None:
+    counts = counts_of(mimic / "imagenome-out")
+
+    # Of twelve films the last has no scene graph; of the others one has three boxes, one a box twice, one no report.
+    assert sizes_of(mimic / "imagenome-out") == {"train": 5, "validate": 2, "test": 1}
+    left_out = {
+        "films without a scene graph": 1,
+        "films with fewer than 5 boxes": 1,
+        "films with a box twice": 1,
+        "films to train on without a report": 1,
+        "boxes without area": 11,
+        "boxes of objects that are no region of the paper": 8,
+        "findings that are no class of the paper": 8,
+        "findings of regions without a box": 8,
+        "scene graphs of no frontal film of MIMIC-CXR": 1,
+        "phrases of fewer than 2 words": 11,
+        "attributes of the category tubesandlines": 11,
+    }
+    assert {what: counts[f"{what}, left out"] for what in left_out} == left_out
+    assert counts["films in train.jsonl of patients of the gold set, as published"] == 1
+
+
+@LABORATORY
+@pytest.mark.parametrize(
+    ("file", "task", "figure"),
+    [
+        ("mimic-out/test.jsonl", "report", "ce_micro_f1"),
+        ("mscxr-out/test.jsonl", "sentences", "withheld_share"),
+        ("imagenome-out/validate.jsonl", "anatomy", "miou"),
+        ("imagenome-out/validate.jsonl", "region_classification", "auroc_pooled"),
+    ],
+)
+def test_evaluation_measures_the_lines(
+    mimic: Path, capsys: pytest.CaptureFixture[str], file: str, task: str, figure: str
+) -> None:
+    document = figures(mimic / file, task, capsys)
+
+    assert 0 <= document["tasks"][task][figure] <= 1
+    assert document["not_measured"] == dict(read_films(mimic / file, read_manifest(MODEL)).unmeasured())
+
+
+def test_boxes_are_joined_as_published() -> None:
+    boxes = [(0.0, 0.0, 2.0, 2.0), (5.0, 5.0, 6.0, 6.0), (2.0, 2.0, 5.0, 5.0)]
+
+    # The third touches both and is joined with the first alone.
+    assert joined(boxes) == [(0.0, 0.0, 5.0, 5.0), (5.0, 5.0, 6.0, 6.0)]

@@ -1,32 +1,45 @@
-"""Whole runs: stopped, killed, gone on, and finished as a model directory that a reader opens."""
+"""Whole runs: stopped, killed, gone on, in parts, in several processes, and finished as a model directory."""
 
 from __future__ import annotations
 
 import csv
+import json
+import multiprocessing
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from threading import Event
+from typing import cast
+from unittest.mock import patch
 
+import cv2
 import numpy as np
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from models.checkpoint.files import verify
 from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt
 from models.errors import ModelError
+from models.join import main as join
 from models.lab.phantoms.picture import phantom
+from models.lab.training import loop
+from models.lab.training.batch import Batch, StageFilms, load
 from models.lab.training.catalog import catalog_of
+from models.lab.training.finish import write_model
 from models.lab.training.loop import CHECKPOINT, load_checkpoint, train, train_by
-from models.lab.training.runfile import Run, read_run
+from models.lab.training.runfile import FilmSource, Run, read_run
+from models.lab.training.stages import Augmentation, Drawing, Noise
+from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import build_model
 from models.manifest import read_manifest
 from models.reading.reader import open_reader
-from tests.support.training import STAGES, stocked, write_run
+from tests.support.training import PUBLISHED_NAMES, STAGES, stocked, write_run
 
 pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
@@ -191,14 +204,12 @@ def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: P
     assert "- Weights: 0.25 of those of tiny 1, which" in (written / "MODEL_CARD.md").read_text()
 
 
-def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path, repository: Path) -> None:
+def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path) -> None:
     path = write_run(tmp_path / "run.toml", store=store)
     (tmp_path / "run" / "model").mkdir(parents=True)
 
-    program = start(path, repository)
-    _, told = program.communicate(timeout=LIMIT_SECONDS)
-
-    assert program.returncode == 2 and "exists already" in told
+    with pytest.raises(ModelError, match="exists already"):
+        train_by(read_run(path), Event())
 
 
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
@@ -217,3 +228,186 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(ModelError, match="delete it to start"):
         load_checkpoint(tmp_path, fingerprint="a")
+
+
+CATALOG = catalog_of(["chexpert"])
+
+
+@pytest.fixture(scope="module")
+def joint(store: Path) -> Run:
+    return read_run(write_run(store.parent / "run.toml", store=store, stages=("joint",), steps=3))
+
+
+@pytest.fixture(scope="module")
+def stage_films(joint: Run) -> StageFilms:
+    film_store = open_film_store(joint.data, joint.store, CATALOG)
+    return StageFilms(joint, number=0, catalog=CATALOG, film_store=film_store)
+
+
+def plain(batch: Batch) -> object:
+    """All that a batch holds, floats bit for bit."""
+    arrays = {
+        field.name: value.numpy()
+        for field in fields(batch)
+        if isinstance(value := getattr(batch, field.name), torch.Tensor)
+    }
+    asked = [[(question.text, question.boxes, question.is_placed) for question in film] for film in batch.asked]
+    said = [[(sentence.text, sentence.boxes, sentence.regions) for sentence in film] for film in batch.said]
+    return [(name, array.dtype.str, array.tobytes()) for name, array in arrays.items()], str(asked), str(said)
+
+
+def test_loaders_give_the_batches_of_their_places_and_end_with_them(stage_films: StageFilms) -> None:
+    before = set(multiprocessing.active_children())
+    batches = load(stage_films, range(1, 4), loaders=2)
+
+    loaders = set(multiprocessing.active_children()) - before
+    assert len(loaders) >= 2
+    assert all(plain(batch) == plain(stage_films[place]) for place, batch in enumerate(batches, 1))
+    assert plain(stage_films[0]) != plain(stage_films[1])
+    for loader in loaders:
+        loader.join(timeout=LIMIT_SECONDS)
+    assert not any(loader.is_alive() for loader in loaders)
+
+
+DIFFERENT = 4
+# Each is a mean over films, and compares a film with no other; neither draws anything once all classes are asked for.
+LOSSES = {"patho-cls": 1.0, "presence": 2.0}
+
+
+def run_of(folder: Path, *, batch: int, accumulation: int, processes: int) -> Run:
+    """A run without noise, whose films all differ."""
+    truths = [
+        {"present": {name: (n + k) % 3 == 0 for k, name in enumerate(PUBLISHED_NAMES[:22])}} for n in range(DIFFERENT)
+    ]
+    for number in range(DIFFERENT):
+        pixels = np.random.default_rng(number).integers(0, 255, (64, 64), dtype=np.uint8)
+        cv2.imwrite(str(folder / f"{number}.png"), pixels)
+    lines = [{"file": f"{n}.png", "patient": str(n), "truth": truth} for n, truth in enumerate(truths)]
+    (folder / "films.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_run(write_run(folder / "run.toml", store=folder / "store", stages=("joint",), processes=processes))
+    stage = replace(
+        run.stages[0],
+        steps=1,
+        batch=batch,
+        accumulation=accumulation,
+        losses=LOSSES,
+        clip=1e6,
+        noise=Noise(),
+        augmentation=Augmentation(),
+        drawing=Drawing(classes=1e6, together=0.0),
+        start_box_tokens=None,
+    )
+    films = (FilmSource(file=str(folder / "films.jsonl")),)
+    data = replace(run.data, classes=("vindr",), phantoms=0, films=films, words="full", jpeg=False)
+    return replace(run, data=data, stages=(stage,), output=str(folder / f"{batch}-{accumulation}-{processes}"))
+
+
+def train_and_note(run: Run) -> None:
+    """Train in a process that torchrun started; a file says whether it made the films."""
+
+    def make(*given: object, **more: object) -> bool:
+        is_made = stock(*given, **more)  # type: ignore[arg-type] # as they were given
+        (run.store / f"made by {loop.rank()}").touch()
+        return is_made
+
+    with patch.object(loop, "stock", make):
+        assert train_by(run, Event()) is not None
+
+
+def gradients(run: Run) -> torch.Tensor:
+    """All gradients of the only update: AdamW keeps a tenth of them."""
+    processes = run.machine.processes
+    if processes == 1:
+        train_and_note(run)
+    else:
+        here = LaunchConfig(1, 1, processes, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0)
+        elastic_launch(here, train_and_note)(run)
+    kept = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
+    assert kept is not None
+    states = cast("dict[int, dict[str, torch.Tensor]]", kept["optimizer"]["state"])
+    return torch.cat([state["exp_avg"].flatten() * 10 for state in states.values()])
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "processes"), [(2, 2, 1), (4, 1, 2)], ids=["one after another", "in two processes"]
+)
+def test_parts_of_a_batch_give_the_gradients_of_the_whole(
+    tmp_path: Path, batch: int, accumulation: int, processes: int
+) -> None:
+    expected = gradients(run_of(tmp_path, batch=4, accumulation=1, processes=1))
+
+    parts = run_of(tmp_path, batch=batch, accumulation=accumulation, processes=processes)
+    parts = replace(parts, data=replace(parts.data, store=str(tmp_path / "store-of-parts")))
+    found = gradients(parts)
+
+    assert [path.name for path in parts.store.glob("made by *")] == ["made by 0"], "the first process alone"
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+    half = gradients(run_of(tmp_path, batch=2, accumulation=1, processes=1))
+    assert (half - expected).abs().max() > 0.01
+
+
+def trained(path: Path, store: Path, *stages: str, start: Path | None = None) -> Path:
+    """Train for a step; returns the model directory."""
+    run = read_run(write_run(path, store=store, stages=stages, steps=1, start=start, words="full"))
+    Path(run.output).mkdir()
+    model = train(run)
+    assert model is not None
+    return write_model(run, model)
+
+
+@pytest.fixture(scope="module")
+def stage_2(store: Path) -> Path:
+    return trained(store.parent / "stage_2.toml", store, "detect", "look")
+
+
+@pytest.fixture(scope="module")
+def text(store: Path) -> Path:
+    return trained(store.parent / "text.toml", store, "text")
+
+
+def test_stage_3_goes_on_from_stage_2_and_text_only_training(
+    tmp_path: Path, store: Path, stage_2: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    joined = tmp_path / "joined"
+
+    assert join([str(stage_2), str(text), str(joined), "--json"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    manifest = read_manifest(joined)
+    verify(joined, manifest)
+    assert document["weights_sha256"] == manifest.files["weights.safetensors"]
+    whole, regions, sentences = (load_network(path).state_dict() for path in (joined, stage_2, text))
+    for name, weight in whole.items():
+        assert torch.equal(weight, (sentences if name.startswith("generator.") else regions)[name]), name
+    model = trained(tmp_path / "stage_3.toml", store, "tell", start=joined)
+    after = load_network(model).state_dict()
+    changed = {name.split(".")[0] for name, weight in after.items() if not torch.equal(weight, whole[name])}
+    assert changed == {"post_decoder", "generator"}
+
+
+def test_models_that_were_exchanged_are_refused(
+    tmp_path: Path, stage_2: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join([str(text), str(stage_2), str(tmp_path / "joined")]) == 2
+
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "its post_decoder was not trained; name the model of stage 2 first" in told
+    assert not (tmp_path / "joined").exists()
+
+
+def test_models_with_different_prompt_encoders_are_refused(
+    tmp_path: Path, store: Path, stage_2: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = trained(tmp_path / "other.toml", store, "contrast", "text")
+
+    assert join([str(stage_2), str(other), str(tmp_path / "joined")]) == 2
+
+    assert "have different prompt encoders" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_directory_that_is_there_is_left_alone(
+    tmp_path: Path, stage_2: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert join([str(stage_2), str(text), str(tmp_path)]) == 2
+
+    assert capsys.readouterr().err == f"error: {tmp_path} exists already; name a new directory, or delete it first\n"

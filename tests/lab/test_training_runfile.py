@@ -7,20 +7,29 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import ModelError
 from models.lab.training.catalog import catalog_of
-from models.lab.training.finish import MODEL
-from models.lab.training.loop import learning_rate
-from models.lab.training.runfile import read_run, read_view_run
+from models.lab.training.labels import Line
+from models.lab.training.loop import learning_rate, open_trainer, take_step
+from models.lab.training.noise import disturbed
+from models.lab.training.runfile import FilmSource, Machine, Run, read_run
 from models.lab.training.stages import Noise, Stage
-from models.manifest import PUBLISHED_SIZES
+from models.lab.training.store import open_film_store, stock
+from models.lab.training.trained_model import begins_with, build_model, trained_weights
+from models.manifest import PUBLISHED_SIZES, NetworkSizes, PostDecoderSizes, read_manifest
+from models.network.post_decoder import PostDecoder
+from models.progress import quiet
 from tests.paths import REPOSITORY
 from tests.support.material import material
-from tests.support.training import write_run
+from tests.support.training import PUBLISHED as CATALOG
+from tests.support.training import cig_film, vindr_film, write_run
 
 RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
 
@@ -50,12 +59,7 @@ TRAINED = {
     "published_text": ("generator",),
     "published_3": ("post_decoder", "generator"),
 }
-CLASSES = {
-    "published_1": ("vindr", "cig"),
-    "published_2": ("cig",),
-    "published_text": ("cig",),
-    "published_3": ("cig",),
-}
+CLASSES = dict.fromkeys(PUBLISHED, ("cig",)) | {"published_1": ("vindr", "cig")}
 BOX_DROP = {"published_1": 0.0, "published_2": 0.3, "published_text": 0.0, "published_3": 0.1}
 
 
@@ -70,64 +74,15 @@ def test_a_published_run_is_as_published(name: str) -> None:
     assert stage.train == TRAINED[name]
     assert (stage.schedule, stage.clip, run.seed) == ("cosine", 1.0, 42)
     assert (run.machine.mixed_precision, run.data.words, run.network) == (True, "full", PUBLISHED_SIZES)
-    assert stage.noise == Noise(
-        dropout=0.3,
-        attention=0.1,
-        drop_path=0.2,
-        prefix=0.3,
-        box_drop=BOX_DROP[name],
-        skip=0.25,
-        skip_dropout=0.3,
-    )
+    shared = {"dropout": 0.3, "attention": 0.1, "drop_path": 0.2, "prefix": 0.3, "skip": 0.25, "skip_dropout": 0.3}
+    assert stage.noise == Noise(**shared, box_drop=BOX_DROP[name])
     drawing = stage.drawing
     assert (drawing.answerer, drawing.together, drawing.padded) == ("first", 1.0, True)
     assert (drawing.classes, drawing.regions, drawing.sentences, drawing.told) == (10, 20, 64, 32)
-    assert (run.data.classes, run.data.side, run.model.gray, run.model.resize) == (
-        CLASSES[name],
-        256,
-        "mimic_jpg",
-        "via_256",
-    )
-    assert (run.model.mean, run.model.std) == (0.505, 0.248)
-    temperatures = stage.temperatures
-    assert (temperatures.findings, temperatures.anatomy, temperatures.sentences, temperatures.films) == (
-        0.2,
-        0.25,
-        0.25,
-        0.2,
-    )
-
-
-def test_the_first_published_stage_keeps_the_lower_image_encoder() -> None:
-    [stage] = read_run(RUNS / "published_1.toml").stages
-
-    kept = {name.removeprefix("image_encoder.") for name in stage.frozen}
-    assert kept == {
-        "stem",
-        "class_token",
-        "positions",
-        "norm_after",
-        "projection",
-        *(f"layers.{number}" for number in range(8)),
-    }
-
-
-def test_vindr_has_as_large_a_part_of_an_epoch_as_mimic() -> None:
-    mimic, vindr = read_run(RUNS / "published_1.toml").data.films
-
-    assert (mimic.balanced, mimic.repeat, vindr.balanced, vindr.repeat) == (False, 1, True, 1)
-    assert vindr.times(own=15_000, most=237_962) == 16
-    assert all(len(read_run(RUNS / f"{name}.toml").data.films) == 1 for name in CLASSES if name != "published_1")
-
-
-@pytest.mark.parametrize("name", ["published_1", "published_2", "published_3"])
-def test_films_are_changed_as_published(name: str) -> None:
-    [stage] = read_run(RUNS / f"{name}.toml").stages
-
-    rule = stage.augmentation
-    assert (rule.flip, rule.area, rule.scale, rule.shift, rule.rotate) == (0.5, (0.5, 1.0), (0.95, 1.0), 0.02, 10.0)
-    assert (rule.brightness, rule.contrast, rule.blur, rule.blur_sigma, rule.visibility) == (0.4, 0.4, 0.5, 5.0, 0.1)
-    assert rule.aspect == 4 / 3
+    assert (run.data.classes, run.data.side) == (CLASSES[name], 256)
+    assert (run.model.gray, run.model.resize, run.model.mean, run.model.std) == ("mimic_jpg", "via_256", 0.505, 0.248)
+    hot = stage.temperatures
+    assert (hot.findings, hot.anatomy, hot.sentences, hot.films) == (0.2, 0.25, 0.25, 0.2)
 
 
 def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
@@ -144,26 +99,6 @@ def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
     synonyms = published["prompts/cig_anat_synonym"]
     regions = [*published["anatomy_names/cig_default"], *published["anatomy_names/cig_multi"]]
     assert [list(phrases) for phrases in catalog.region_phrases] == [synonyms[name] for name in regions]
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later"),
-    [
-        ("phantom.toml", "phantom_gpu.toml"),
-        ("phantom_gpu.toml", "phantom_further.toml"),
-        ("phantom_further.toml", "phantom_people.toml"),
-    ],
-)
-def test_a_run_on_a_gpu_goes_on_from_the_run_before(earlier: str, later: str) -> None:
-    demonstration = read_run(RUNS / "phantom.toml")
-    first, then = read_run(RUNS / earlier), read_run(RUNS / later)
-
-    assert then.start == f"{first.output}/{MODEL}"
-    assert (then.network, then.model, then.data.words) == (first.network, first.model, "start")
-    assert [source.held_out for source in then.data.films] == [source.held_out for source in first.data.films]
-    assert all(stage.train == demonstration.stages[1].train for stage in then.stages)
-    # The phantoms of the view head are others.
-    assert then.data.first_seed + then.data.phantoms <= read_view_run(RUNS / "views.toml").data.first_seed
 
 
 @pytest.mark.parametrize(
@@ -190,15 +125,6 @@ def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, compl
     assert complaint in str(refused.value)
 
 
-def test_a_run_file_that_is_none_is_told(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text("seed = ")
-
-    with pytest.raises(ModelError, match="is not TOML"):
-        read_run(tmp_path / "run.toml")
-    with pytest.raises(ModelError, match="name a run file"):
-        read_run(tmp_path / "none.toml")
-
-
 def test_a_run_file_extends_another_key_by_key(tmp_path: Path) -> None:
     base = read_run(write_run(tmp_path / "base.toml", store=tmp_path, stages=("contrast",)))
     own = 'extends = "base.toml"\noutput = "other"\n[model]\nversion = "9"\n[[stages]]\nname = "contrast"\nclip = 2\n'
@@ -215,14 +141,12 @@ def test_a_run_file_extends_another_key_by_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "complaint"),
     [
+        ("seed = ", "is not TOML"),
         ("extends = 3", "extends is 3; it must be the name of a run file beside this one"),
         ('extends = "none.toml"', "none.toml cannot be read"),
         ('extends = "own.toml"', "own.toml extends another run file itself; extend that one"),
         ('extends = "base.toml"\n[[stages]]\nname = "none"', "has no stage named 'none'"),
-        (
-            'extends = "base.toml"\n[machine]\nlog = "often"',
-            "own.toml: machine.log: must be a whole number, got 'often'",
-        ),
+        ('extends = "base.toml"\n[machine]\nlog = "often"', "own.toml: machine.log: must be a whole number, got"),
         ('extends = "base.toml"\nstages = 3', "stages: must be a list, got 3"),
     ],
 )
@@ -273,13 +197,118 @@ def test_the_late_schedule_is_constant_and_then_falls(batch: int) -> None:
     assert rate == pytest.approx(1e-3 if batch <= 700 else 1e-3 * (1000 - batch) / 300)
 
 
-def test_places_are_taught_to_the_detector_alone_on_patients_that_are_not_held_out() -> None:
-    run = read_run(RUNS / "phantom_places.toml")
+# ---- the runs of the paper and of its ablations take a step with a small network of their own shape
 
-    assert [stage.train for stage in run.stages] == [("detector",)]
-    held_out = {Path(source.file).name: Path(source.held_out).name for source in run.data.films}
-    assert held_out == {
-        "lungs_640.jsonl": "lungs_640.txt",
-        "films.jsonl": "nih_512.txt",
-        "normals_224.jsonl": "normals_224.txt",
-    }
+# Its sentence is about every region: a step draws only some of them.
+CIG_FILM: Line = {**cig_film(), "said": [{**cig_film()["said"][0], "regions": list(CATALOG.regions)}]}
+FILMS = {
+    "prepared/imagenome/train.jsonl": (CIG_FILM, 6),
+    "prepared/mimic/train.jsonl": (CIG_FILM, 6),
+    "prepared/vindr/train.jsonl": (vindr_film(), 2),
+}
+ABLATIONS = sorted(path.stem for path in RUNS.glob("ablation_*.toml"))
+OTHER_NETWORK = [name for name in ABLATIONS if read_run(RUNS / f"{name}.toml").network != PUBLISHED_SIZES]
+TRIED = (
+    *PUBLISHED,
+    *OTHER_NETWORK,
+    *(f"ablation_{name}" for name in ("one_by_one_2", "one_by_one_3", "no_pretraining_3")),
+    *(f"ablation_no_contrast_{stage}" for stage in (1, 2, 3)),
+    *(f"ablation_{name}_{stage}" for name in ("p_only", "s_only", "no_box") for stage in (1, 2)),
+)
+
+
+def small_sizes(sizes: NetworkSizes) -> NetworkSizes:
+    """The same layers, boxes and vocabularies, with widths of 16."""
+    return replace(
+        sizes,
+        image_encoder=replace(sizes.image_encoder, width=16, heads=2, output=16),
+        prompt_encoder=replace(sizes.prompt_encoder, width=16, heads=2, output=16),
+        detector=replace(sizes.detector, dim=16, heads=2, feedforward=32),
+        generator=replace(sizes.generator, width=16, heads=2, layers=2, prefix_hidden=16),
+    )
+
+
+def shortened(run: Run, films: Path) -> Run:
+    """A run of the paper that takes one step of eight films, which lie in a folder."""
+    [stage] = run.stages
+    sources = tuple(FilmSource(file=str(films / source.file), balanced=source.balanced) for source in run.data.films)
+    return replace(
+        run,
+        start="",
+        machine=Machine(),
+        network=small_sizes(run.network),
+        data=replace(run.data, store=str(films / "store"), films=sources),
+        stages=(replace(stage, batch=4, accumulation=2, epochs=0, steps=1, warm_up=0),),
+    )
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the run files name, with a few films in each."""
+    folder = tmp_path_factory.mktemp("films")
+    cv2.imwrite(str(folder / "film.png"), np.random.default_rng(0).integers(0, 255, (256, 300), dtype=np.uint8))
+    for name, (truth, count) in FILMS.items():
+        (folder / name).parent.mkdir(parents=True)
+        line = json.dumps({"file": "../../film.png", "patient": "p", "truth": truth}) + "\n"
+        (folder / name).write_text(line * count)
+    return folder
+
+
+@pytest.mark.drill(part="laboratory")
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", TRIED)
+def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, films: Path) -> None:
+    run = shortened(read_run(RUNS / f"{name}.toml"), films)
+    assert stock(run.data, run.store, renderers=1, report=quiet)
+    catalog = catalog_of(run.data.classes)
+    film_store = open_film_store(run.data, run.store, catalog)
+    model = build_model(run, catalog, ())
+    trainer = open_trainer(run, number=0, catalog=catalog, film_store=film_store, model=model)
+    before = {key: weight.clone() for key, weight in model.network.state_dict().items()}
+
+    with disturbed(model.network.train(), trainer.stage.noise):
+        outcome = take_step(trainer, 0, trainer.batches(0), stop=False)
+
+    stage_1 = {"ablation_p_only_1": 2, "ablation_s_only_1": 6}.get(name, 12)
+    assert len(film_store) == (stage_1 if name.endswith("_1") else 6)
+    assert outcome.losses.isfinite().all() and (outcome.losses > 0).all()
+    changed = {key for key, weight in model.network.state_dict().items() if not torch.equal(weight, before[key])}
+    assert {key.split(".")[0] for key in changed} == set(trainer.stage.train)
+    assert not any(begins_with(key, trainer.stage.frozen) for key in changed)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_an_ablation_differs_from_the_paper_in_one_thing(name: str) -> None:
+    """In losses that it lacks, in the form of the network, in how it draws, or in where it starts."""
+    run, published = (read_run(RUNS / f"{stem}.toml") for stem in (name, f"published_{name.rpartition('_')[2]}"))
+    [own], [theirs] = run.stages, published.stages
+
+    assert run.output == f"train-out/{name}"
+    assert run.model.name == name.replace("ablation", "chex").replace("_", "-")
+    assert {source.file for source in run.data.films} <= {source.file for source in published.data.films}
+    assert own.losses.items() <= theirs.losses.items()
+    assert replace(own, losses=theirs.losses, drawing=theirs.drawing) == theirs
+    differs = (own.losses != theirs.losses, own.drawing != theirs.drawing, run.network != published.network)
+    assert sum(differs) <= 1 and (any(differs) or run.start != published.start)
+    if differs[1]:
+        assert own.drawing == replace(theirs.drawing, together=0.0, padded=False)
+
+
+def test_a_post_decoder_without_layers_starts_from_one_with(phantom_model: Path) -> None:
+    sizes = replace(read_manifest(phantom_model).sizes, views=None, post_decoder=PostDecoderSizes(layers=0))
+
+    weights = trained_weights(phantom_model, sizes)
+
+    kept = {name.removeprefix("post_decoder.") for name in weights if name.startswith("post_decoder.")}
+    assert kept == {"gate", "norm_gate.weight", "norm_gate.bias"}
+
+
+@pytest.mark.parametrize("first_of", [None, 2])
+def test_a_post_decoder_without_layers_only_norms(first_of: int | None) -> None:
+    sizes = replace(small_sizes(PUBLISHED_SIZES), post_decoder=PostDecoderSizes(layers=0))
+    post, tokens = PostDecoder(sizes.post_decoder, detector=sizes.detector), torch.randn(1, 6, 16)
+
+    normed = post(tokens, torch.randn(1, 5, 16), group=None, first_of=first_of)
+
+    expected = torch.nn.functional.layer_norm(tokens, (16,))
+    assert torch.allclose(normed, expected if first_of is None else expected[:, ::2], atol=1e-5)

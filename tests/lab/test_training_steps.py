@@ -1,28 +1,31 @@
-"""Steps of training: which weights learn, that losses fall, and what noise and short vocabularies leave as it is."""
+"""Steps of training: which weights learn, that losses fall, and what noise, short vocabularies and box tokens do."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
+from models.checkpoint.weights import load_network
 from models.errors import ModelError
+from models.lab.phantoms import phantom
 from models.lab.training.catalog import catalog_of
 from models.lab.training.loop import StageTrainer, open_trainer, take_step
 from models.lab.training.noise import disturbed
 from models.lab.training.objectives import coverage
 from models.lab.training.runfile import Run, read_run
-from models.lab.training.stages import Noise
+from models.lab.training.stages import BoxTokenStart, Noise, Stage
 from models.lab.training.store import FilmStore, open_film_store
-from models.lab.training.trained_model import TrainedModel, build_model, free
+from models.lab.training.text_encoding import Vocabulary
+from models.lab.training.trained_model import TrainedModel, build_model, free, set_box_tokens
 from models.network.attention import DecoderLayer
 from models.network.chex import Chex
 from models.network.token_table import TokenTable
-from models.reading.tokenizers import VOCABULARIES, PromptTokenizer
+from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
 from tests.support.training import STAGES, stocked, write_run
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,12 +34,8 @@ CATALOG = catalog_of(["chexpert"])
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stocked(tmp_path_factory.mktemp("films") / "films")
-
-
-@pytest.fixture(scope="module")
-def run(store: Path) -> Run:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    store = stocked(tmp_path_factory.mktemp("films") / "films")
     return read_run(write_run(store.parent / "run.toml", store=store))
 
 
@@ -91,10 +90,10 @@ def test_frozen_weights_are_exceptions(run: Run, film_store: FilmStore) -> None:
 
 
 @pytest.mark.drill(part="laboratory")
-def test_losses_fall_where_the_same_films_come_again(store: Path, tmp_path: Path, film_store: FilmStore) -> None:
+def test_losses_fall_where_the_same_films_come_again(run: Run, tmp_path: Path, film_store: FilmStore) -> None:
     path = write_run(
         tmp_path / "run.toml",
-        store=store,
+        store=run.store,
         stages=("joint",),
         steps=40,
         rate=5e-3,
@@ -209,12 +208,53 @@ def test_a_patch_is_covered_by_the_part_of_it_that_lies_in_a_box() -> None:
     assert shares[0].tolist() == [[1.0, 0.0, 0.0, 0.0], [0.5, 0.5, 0.0, 0.0]]
 
 
-def test_a_step_does_not_depend_on_what_was_computed_before(run: Run, film_store: FilmStore) -> None:
-    first, second = (trainer_of(run, film_store, "joint") for _ in range(2))
-    take_step(second, 1, second.batches(1), stop=False)
-    second.model.network.load_state_dict(first.model.network.state_dict())
-    second.model.heads.load_state_dict(first.model.heads.state_dict())
+VOCABULARY = Vocabulary(prompts=PromptTokenizer(VOCABULARIES), sentences=SentenceTokenizer(VOCABULARIES), max_length=48)
+SIDES = BoxTokenStart(words=("on the left", "on the right", ""), strength=1.0)
 
-    losses = [take_step(trainer, 0, trainer.batches(0), stop=False).losses for trainer in (first, second)]
 
-    assert np.allclose(losses[0], losses[1], rtol=1e-5)
+@pytest.fixture
+def shipped(repository: Path) -> Chex:
+    return load_network(repository / "models" / "weights" / "phantom").eval()
+
+
+@pytest.fixture(scope="module")
+def boxes_stage(repository: Path) -> Stage:
+    stages = read_run(repository / "models" / "lab" / "training" / "runs" / "phantom.toml").stages
+    return next(stage for stage in stages if stage.name == "boxes")
+
+
+def tokens_after(shipped: Chex, boxes_stage: Stage, rule: BoxTokenStart | None) -> Tensor:
+    """Return the box tokens as the stage would start with them."""
+    set_box_tokens(shipped, replace(boxes_stage, start_box_tokens=rule), catalog=CATALOG, vocabulary=VOCABULARY)
+    return shipped.detector.box_tokens.detach()
+
+
+def test_tokens_become_what_their_words_change_in_a_phrase(shipped: Chex, boxes_stage: Stage) -> None:
+    mean = shipped.detector.box_tokens.detach().mean(dim=0)
+    phrases = [entry.positive[0] for entry in CATALOG.classes]
+
+    left, right, either = tokens_after(shipped, boxes_stage, replace(SIDES, strength=0.5))
+
+    with torch.no_grad():
+        encoded = shipped.prompt_encoder(
+            VOCABULARY.prompt_ids([*phrases, *(f"{phrase} on the left" for phrase in phrases)])
+        )
+    change = (encoded[len(phrases) :] - encoded[: len(phrases)]).mean(dim=0)
+    torch.testing.assert_close(left, mean + 0.5 * change, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(either, mean)
+    assert (left - right).norm() > change.norm() / 2
+
+
+def test_a_box_is_where_its_words_say(shipped: Chex, boxes_stage: Stage) -> None:
+    """The patient's left is on the right of the picture."""
+    tokens_after(shipped, boxes_stage, SIDES)
+    film = phantom(2_000_003, side=224)
+    pixels = torch.from_numpy(film.pixels).float().unsqueeze(0) / 255
+    prompts = shipped.prompt_encoder(VOCABULARY.prompt_ids(["Edema", "Pleural effusion"]))
+
+    with torch.no_grad():
+        patches, positions, _ = shipped.image_encoder((pixels - pixels.mean()) / pixels.std())
+        found = shipped.detector(patches, positions, prompts.unsqueeze(0), group=3)
+
+    left, right, _ = found.boxes[0, :, :, 0].unbind(dim=-1)
+    assert (left - right > 0.1).all()

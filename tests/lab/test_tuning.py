@@ -1,18 +1,26 @@
-"""Decisions chosen on films: better on made-up ones, never on films for tests, and nothing else is changed."""
+"""Decisions chosen on films: better on made-up ones, never on films for tests or on a patient's own films."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
+from language.labels import RuleLabeler
+from models.contract import FilmReading, FindingState, PromptKind, PromptReading, Sentence, Side
+from models.decisions import LEFT_OUT, Decisions, Measurement, PlaceRule, Readout, sigmoid
 from models.errors import ModelError
-from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.evaluated_model import Weighed
+from models.lab.evaluation import placing
+from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth, truth_of_phantom
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, side_of
+from models.lab.evaluation.placing import LEAST_TOLD, PlacedFilm, Told, cross, rules_of, with_rules
 from models.lab.evaluation.statistics import Marks, Scores, calibration_error
 from models.lab.evaluation.thresholds import (
     Aim,
@@ -25,10 +33,24 @@ from models.lab.evaluation.thresholds import (
     measured_band,
     same_point,
 )
-from models.lab.evaluation.tuning import best_decisions, best_rule, check_tunable, tune, without_often_shown
-from models.lab.phantoms import FINDINGS, parse_set
-from models.manifest import DetectionRule, read_manifest
+from models.lab.evaluation.tuning import (
+    best_decisions,
+    best_rule,
+    check_tunable,
+    digest,
+    for_each_film,
+    require_others,
+    tune,
+    without_often_shown,
+)
+from models.lab.evaluation.wording import best_wording, contradicted, wrongly_removed
+from models.lab.phantoms import FINDINGS, parse_set, phantom
+from models.lab.training.split import folds_of
+from models.manifest import DetectionRule, Manifest, ReportRule, read_manifest
+from models.progress import quiet
 from models.reading.decision import decide
+from models.reading.places import side_certainty
+from models.reading.tokenizers import VOCABULARIES
 
 START = Decisions(
     temperature=1.0,
@@ -71,36 +93,21 @@ def test_decisions_become_better_on_films_that_can_be_told_apart() -> None:
     assert 0.25 < chosen.thresholds["edema"] < 0.5
     assert chosen.region_threshold == pytest.approx(0.25, abs=1e-6)
     # Nothing was learned of pneumonia: it is present at the same difference of cosines as before.
-    assert sigmoid(np.array(np.log(0.6 / 0.4) / chosen.temperature)) == pytest.approx(
-        chosen.thresholds["pneumonia"], abs=1e-5
-    )
+    same = sigmoid(np.array(np.log(0.6 / 0.4) / chosen.temperature))
+    assert chosen.thresholds["pneumonia"] == pytest.approx(same, abs=1e-5)
+    said, threshold = edema.at(chosen.temperature), chosen.thresholds["edema"]
     assert chosen.measurements == {
         "edema": Measurement(
             measured_on="phantoms",
             positives=int(edema.there.sum()),
             negatives=int((~edema.there).sum()),
-            band=measured_band(
-                edema.at(chosen.temperature).differences,
-                edema.there,
-                threshold=chosen.thresholds["edema"],
-                normal=edema.at(chosen.temperature).normal,
-            ),
+            band=measured_band(said.differences, edema.there, threshold=threshold, normal=said.normal),
         )
     }
     assert chosen.default_threshold == same_point(0.7, 1.0, chosen.temperature)
     assert chosen.default_threshold - chosen.review_band == pytest.approx(same_point(0.6, 1.0, chosen.temperature))
-    assert (
-        replace(
-            chosen,
-            temperature=START.temperature,
-            thresholds=START.thresholds,
-            measurements=START.measurements,
-            default_threshold=START.default_threshold,
-            review_band=START.review_band,
-            region_threshold=START.region_threshold,
-        )
-        == START
-    )
+    moved = ("temperature", "thresholds", "measurements", "default_threshold", "review_band", "region_threshold")
+    assert replace(chosen, **{name: getattr(START, name) for name in moved}) == START
 
 
 def test_a_band_keeps_its_place_at_another_temperature() -> None:
@@ -211,10 +218,7 @@ def test_real_films_leave_the_thresholds_of_phantoms() -> None:
     again = best_decisions(both, films, noted=noted, population="phantoms", aim=Aim())
 
     assert both.on_phantoms() == drawn_first, "films of people leave what phantoms chose, the temperature too"
-    assert (both.measurements["edema"].measured_on, both.measurements["fracture"].measured_on) == (
-        "hospital",
-        "phantoms",
-    )
+    assert [both.measurements[key].measured_on for key in ("edema", "fracture")] == ["hospital", "phantoms"]
     assert both.phantoms.keys() == both.readout.keys() == {"edema"}
     assert both.threshold("edema") != drawn_first.threshold("edema")
     assert again.readout == both.readout and again.threshold("edema") == both.threshold("edema")
@@ -289,12 +293,9 @@ def test_a_threshold_lies_between_the_films_that_it_tells_apart() -> None:
 
     # From 0.6 on: one of one missed none, F1 1; in the middle of 0.2 and 0.6.
     assert best_threshold(probabilities, np.array([False, False, True, True])) == pytest.approx(0.4, abs=1e-6)
-    assert best_threshold(probabilities, np.array([False, True, False, True]), sensitivity=1.0) == pytest.approx(
-        0.15, abs=1e-6
-    )
-    assert best_threshold(probabilities, np.array([False, True, False, True]), sensitivity=0.5) == pytest.approx(
-        0.75, abs=1e-6
-    )
+    there = np.array([False, True, False, True])
+    for sensitivity, threshold in ((1.0, 0.15), (0.5, 0.75)):
+        assert best_threshold(probabilities, there, sensitivity=sensitivity) == pytest.approx(threshold, abs=1e-6)
 
 
 def test_a_threshold_is_reached_by_the_film_that_set_it() -> None:
@@ -314,3 +315,261 @@ def test_the_best_rule_is_found_one_choice_after_the_other() -> None:
     chosen = best_rule(DetectionRule(), precision)
 
     assert chosen == DetectionRule(scored_by="prompts", temperature=0.2, scales={"cardiomegaly": 1.3}, overlap=0.05)
+
+
+NOBODY = np.zeros(0)
+
+
+def test_a_band_begins_where_half_of_what_it_shows_is_there() -> None:
+    said = np.arange(1, 100) / 100
+    there = (said >= 0.3) & (np.arange(99) % 4 > 0)  # three of four from 0.3 on
+
+    band = measured_band(said, there, threshold=0.5, normal=said[said < 0.2])
+
+    assert band is not None
+    assert 2 * band.shown >= band.within > 0
+    assert band.lower == pytest.approx(0.2, abs=0.03), "15 of 20 from 0.3 on, and 10 more below"
+    assert (band.below, band.missed) == ((said < band.lower).sum(), there[said < band.lower].sum())
+
+
+@pytest.mark.parametrize(
+    ("threshold", "lower"), [pytest.param(0.4, 0.4, id="none"), pytest.param(0.8, 0.5, id="as likely as not")]
+)
+def test_where_less_is_there_only_what_is_likely_is_to_be_reviewed(threshold: float, lower: float) -> None:
+    said = np.arange(1, 100) / 100
+
+    band = measured_band(said, said >= threshold, threshold=threshold, normal=NOBODY)
+
+    assert band is not None and (band.lower, band.shown) == (lower, 0)
+
+
+def test_a_finding_that_is_never_present_has_no_band() -> None:
+    assert measured_band(np.array([0.2]), np.array([True]), threshold=1.0, normal=NOBODY) is None
+
+
+MANIFEST = replace(read_manifest(VOCABULARIES.parent), chosen_on=())
+FILMS = 200
+PATIENTS = np.array([f"patient {number}" for number in range(FILMS)])
+OF_FIRST = np.flatnonzero(folds_of(PATIENTS) == 0)
+
+
+def case(number: int, *, there: bool) -> EvaluationCase:
+    labels = {"edema": there, "lung_opacity": there, "no_finding": not there}
+    gray = np.full((2, 2), number / FILMS, dtype=np.float32)
+    return EvaluationCase(name=str(number), gray=gray, truth=Truth(labels=labels, patient=str(PATIENTS[number])))
+
+
+@dataclass
+class ListedFilms:
+    """Films that are there already."""
+
+    cases: list[EvaluationCase]
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def load(self, index: int) -> EvaluationCase:
+        return self.cases[index]
+
+
+@dataclass
+class Weighing:
+    """A model that tells films apart as their gray values say."""
+
+    manifest: Manifest
+
+    def weigh(self, case: EvaluationCase) -> Weighed:
+        score = float(case.gray[0, 0]) - 0.5
+        return Weighed(differences={"edema": score, "lung_opacity": score, "no_finding": -score}, positiveness={})
+
+    def deciding_by(self, manifest: Manifest) -> Weighing:
+        return Weighing(manifest)
+
+
+def source(there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> CaseSource:
+    return cast(CaseSource, ListedFilms([case(number, there=bool(there[number])) for number in range(FILMS)]))
+
+
+def chosen_for(films: CaseSource) -> list[EvaluatedModel]:
+    model = cast(EvaluatedModel, Weighing(MANIFEST))
+    return for_each_film(model, films, population="hospital", most_false=0.1, report=quiet)
+
+
+def test_a_patient_has_no_say_in_the_decisions_for_their_films() -> None:
+    there = np.arange(FILMS) >= FILMS // 2
+    otherwise = there.copy()
+    otherwise[OF_FIRST] = ~there[OF_FIRST]
+
+    before, after = chosen_for(source(there)), chosen_for(source(otherwise))
+
+    rest = np.setdiff1d(np.arange(FILMS), OF_FIRST)
+    assert all(before[film].manifest == after[film].manifest for film in OF_FIRST)
+    assert all(before[film].manifest != after[film].manifest for film in rest)
+    assert before[OF_FIRST[0]].manifest.decisions.measurements["edema"].measured_on == "hospital"
+
+
+def test_films_that_chose_are_counted_and_refused() -> None:
+    films = source(np.arange(FILMS) >= FILMS // 2)
+    chose = replace(MANIFEST, chosen_on=tuple(digest(films.load(number).gray) for number in (3, 8)))
+
+    require_others(MANIFEST, films, quiet)
+    with pytest.raises(ModelError, match=r"2 of 200 films chose the thresholds of this model.*--folds"):
+        require_others(chose, films, quiet)
+
+
+RIGHT, LEFT = (0.25, 0.7, 0.2, 0.2), (0.75, 0.7, 0.2, 0.2)
+NAMES = [f"{number:08}" for number in range(100)]
+DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
+
+
+def told(number: float, *, is_right: bool, patient: str = "p") -> Told:
+    return Told(patient=patient, number=number, is_right=is_right)
+
+
+def placed(patient: str, *, score: float, true: tuple[float, ...] = RIGHT) -> PlacedFilm:
+    """A film with one box on the right, and a weak one on the left that is not shown."""
+    middle = partial(side_of, middle=0.5)
+    found = np.array([RIGHT, LEFT]), np.array([score, 0.1])
+    return PlacedFilm(
+        patient=patient,
+        true=np.array([true]),
+        shown=(found[0][:1], found[1][:1]),
+        certainties=side_certainty(*found, side_of=middle),
+        side_of=middle,
+    )
+
+
+def test_the_lowest_number_that_reaches_its_goal_is_chosen() -> None:
+    wrong = [told(0.1 + place / 100, is_right=False) for place in range(4)]
+    right = [told(0.5 + place / 100, is_right=True) for place in range(LEAST_TOLD)]
+
+    assert placing.choose([*right, *wrong], 0.8) == pytest.approx(0.12)
+    assert placing.choose([*right, *wrong], 1.0) == 0.5
+    assert placing.choose(right[1:], 0.8) is None
+    assert placing.choose(wrong * 5, 0.8) is None
+
+
+def test_a_rule_is_reported_on_patients_that_chose_nothing() -> None:
+    made = [told(0.9, is_right=True, patient=patient) for patient in NAMES]
+    of_fold = set(compress(NAMES, folds_of(np.array(NAMES)) == 0))
+    misled = [replace(item, is_right=item.patient not in of_fold) for item in made]
+
+    rule = cross(misled, 0.7, measured_on="hospital")
+
+    assert rule == PlaceRule(measured_on="hospital", least=0.9, told=100, right=100 - len(of_fold))
+    assert cross(made[:2], 0.7, measured_on="hospital") is None
+
+
+@pytest.mark.parametrize(
+    ("true", "hits"),
+    [(RIGHT, True), (LEFT, False), ((0.25, 0.7, 0.02, 0.02), True), ((0.25, 0.9, 0.2, 0.2), False)],
+)
+def test_a_box_hits_by_overlap_or_by_its_center(true: tuple[float, ...], hits: bool) -> None:
+    [box] = placed("p", score=0.9, true=true).boxes()
+
+    assert (box.number, box.is_right) == (0.9, hits)
+
+
+@pytest.mark.parametrize(("true", "is_right"), [(RIGHT, True), (LEFT, False)])
+def test_a_side_is_right_if_a_box_of_the_film_is_there(true: tuple[float, ...], is_right: bool) -> None:
+    seen = placed("p", score=0.9, true=true)
+
+    assert seen.certainties[Side.RIGHT] == pytest.approx(0.9)
+    assert seen.side(0.5) == told(seen.certainties[Side.RIGHT], is_right=is_right)
+    assert seen.side(0.95) is None
+
+
+def test_both_rules_go_into_the_decisions_or_leave_them() -> None:
+    good = [placed(patient, score=0.6 + number / 1000) for number, patient in enumerate(NAMES)]
+    boxes, sides = rules_of(good, measured_on="hospital")
+    assert boxes is not None
+    assert sides is not None
+
+    with_both = with_rules(DECISIONS, "lung_opacity", boxes, sides)
+
+    assert (boxes.least, boxes.told, boxes.right) == (0.6, 99, 99)  # the lowest chose its own fold's rule
+    assert (with_both.boxes, with_both.sides) == ({"lung_opacity": boxes}, {"lung_opacity": sides})
+    assert with_rules(with_both, "lung_opacity", None, None) == DECISIONS
+    assert rules_of(good[:3], measured_on="hospital") == (None, None)
+
+
+LABELER = RuleLabeler()
+
+
+def reading(*texts: str, standing: Sequence[int] | None = None) -> FilmReading:
+    """A film of which something is said; standing: the sentence of each prompt."""
+    return FilmReading(
+        sentences=tuple(Sentence(text=text, prompt="", score=1.0, boxes=()) for text in texts),
+        prompts=tuple(
+            PromptReading(key="", kind=PromptKind.REGION, sentence=place) for place in standing or range(len(texts))
+        ),
+    )
+
+
+def labelled_film(*, edema: bool) -> Truth:
+    truth = truth_of_phantom(phantom(1_000_000, side=64))
+    return replace(truth, labels={"edema": edema, "pneumothorax": False})
+
+
+def test_the_emphasis_is_that_which_finds_best() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        return [reading("There is edema." if rule.emphasis >= 0.3 else "No edema.")]
+
+    assert best_wording(ReportRule(), read, [labelled_film(edema=True)], LABELER).emphasis == 0.3
+
+
+def decided(text: str, state: FindingState) -> FilmReading:
+    """A film of which edema was decided, and put into words."""
+    (prompt,) = reading(text).prompts
+    return replace(reading(text), prompts=(replace(prompt, key="edema", kind=PromptKind.PATHOLOGY, state=state),))
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "share"),
+    [
+        ("No edema.", FindingState.PRESENT, 1.0),
+        ("There is edema.", FindingState.PRESENT, 0.0),
+        ("There is edema.", FindingState.ABSENT, 1.0),
+        ("No edema.", FindingState.ABSENT, 0.0),
+        ("No edema.", FindingState.INDETERMINATE, 0.0),
+        ("The left lung is clear.", FindingState.PRESENT, 0.0),
+    ],
+)
+def test_a_sentence_contradicts_a_decision_by_its_opposite(text: str, state: FindingState, share: float) -> None:
+    assert contradicted([decided(text, state)], LABELER) == share
+
+
+def test_words_that_contradict_decisions_are_never_chosen() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        return [decided("No edema." if rule.emphasis < 0.2 else "There is edema.", FindingState.PRESENT)]
+
+    assert best_wording(ReportRule(), read, [labelled_film(edema=False)], LABELER).emphasis == 0.2
+
+
+def test_a_report_is_shortened_without_losing_a_needed_denial() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        if rule.remove_above < 0.98:
+            return [reading("No edema.", standing=[0, 0, 0])]
+        if rule.remove_above < 0.995:
+            return [reading("No edema.", "No pneumothorax.", standing=[0, 0, 1])]
+        return [reading("No edema.", "There is no edema.", "No pneumothorax.")]
+
+    chosen = best_wording(ReportRule(), read, [labelled_film(edema=False)], LABELER)
+
+    assert (chosen.remove_above, chosen.soft_remove_above) == (0.98, 0.98)
+
+
+def test_where_every_removal_loses_something_nothing_is_removed() -> None:
+    def read(rule: ReportRule) -> list[FilmReading]:
+        if rule.remove_above < 1:
+            return [reading("No edema.", standing=[0, 0])]
+        return [reading("No edema.", "No pneumothorax.")]
+
+    assert best_wording(ReportRule(), read, [labelled_film(edema=False)], LABELER).remove_above == 1
+
+
+def test_a_removed_sentence_replaced_by_another_meaning_is_wrong() -> None:
+    whole = [reading("No edema.", "There is no edema.", "There is edema.")]
+
+    assert wrongly_removed(whole, [reading("No edema.", standing=[0, 0, 0])], LABELER) == 0.5
+    assert wrongly_removed(whole, whole, LABELER) == 0

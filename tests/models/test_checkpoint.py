@@ -1,4 +1,4 @@
-"""Weights on disk: what is written is read, and what does not fit is refused with a line that helps."""
+"""Weights on disk: what is written is read and synced, what does not fit is refused, and what is drawn at random."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 import torch
@@ -15,13 +16,26 @@ from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.files import REQUIRED, file_sha256, verify
+from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
+from models.contract import FilmReading, FindingState, PromptKind
+from models.engines.engine_files import EngineFiles
+from models.engines.proof import PROOF, Proof, write_proof
 from models.errors import ModelError
-from models.manifest import PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
+from models.files import beside
+from models.manifest import MANIFEST, PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.chex import Chex
+from models.random_weights import DEFAULT_SEED, main
+from models.reading.reader import ChexReader, open_reader
 from models.reading.tokenizers import VOCABULARIES
-from tests.models.test_chex import SIZES
+from node.commands import read_files
+from node.read import decoding, prompts
+from node.store import files
+from tests.models.test_engine_files import FakeCompiler
+from tests.models.test_network import SIZES
 from tests.paths import REPOSITORY
+from tests.support import films
+from tests.support.fakes import ScriptedReader
 from tests.support.processes import mapped_kib
 
 LAYOUT = REPOSITORY.parent / "shared" / "chex" / "state_dict_layout.json"
@@ -40,18 +54,11 @@ def directory(tmp_path: Path, network: Chex) -> Path:
     for name in REQUIRED:
         if name != WEIGHTS:
             (tmp_path / name).write_text("there to be hashed")
-    write_manifest(tmp_path, manifest(tmp_path))
+    write_manifest(tmp_path, manifest_of(tmp_path))
     return tmp_path
 
 
-def test_whoever_may_read_a_new_file_may_read_weights(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    save_weights(tmp_path / WEIGHTS, {"weight": torch.zeros(1)})
-
-    assert (tmp_path / WEIGHTS).stat().st_mode == (tmp_path / "file").stat().st_mode
-
-
-def manifest(directory: Path) -> Manifest:
+def manifest_of(directory: Path) -> Manifest:
     """That of the shipped model, but for the sizes and the files."""
     shipped = read_manifest(VOCABULARIES.parent)
     return dataclasses.replace(
@@ -102,7 +109,7 @@ def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) ->
 
 
 def test_a_changed_file_is_named(directory: Path) -> None:
-    good = manifest(directory)
+    good = manifest_of(directory)
     verify(directory, good)
     content = bytearray((directory / WEIGHTS).read_bytes())
     content[-1] ^= 1
@@ -113,7 +120,9 @@ def test_a_changed_file_is_named(directory: Path) -> None:
 
 
 def test_an_absent_file_is_named(directory: Path) -> None:
-    claims = dataclasses.replace(manifest(directory), files={**manifest(directory).files, "onnx/find.onnx": "0" * 64})
+    claims = dataclasses.replace(
+        manifest_of(directory), files={**manifest_of(directory).files, "onnx/find.onnx": "0" * 64}
+    )
 
     with pytest.raises(ModelError, match=r"onnx/find\.onnx cannot be read"):
         verify(directory, claims)
@@ -121,18 +130,18 @@ def test_an_absent_file_is_named(directory: Path) -> None:
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_manifest_that_lacks_a_needed_hash_is_refused(directory: Path, name: str) -> None:
-    files = {listed: sha256 for listed, sha256 in manifest(directory).files.items() if listed != name}
+    files = {listed: sha256 for listed, sha256 in manifest_of(directory).files.items() if listed != name}
 
     with pytest.raises(ModelError, match=f"no hash of {name}"):
-        verify(directory, dataclasses.replace(manifest(directory), files=files))
+        verify(directory, dataclasses.replace(manifest_of(directory), files=files))
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../outside", "vocab/../../outside", "C:\\outside", "..\\outside"])
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(directory: Path, name: str) -> None:
-    files = {**manifest(directory).files, name: "0" * 64}
+    files = {**manifest_of(directory).files, name: "0" * 64}
 
     with pytest.raises(ModelError, match="outside the model directory"):
-        verify(directory, dataclasses.replace(manifest(directory), files=files))
+        verify(directory, dataclasses.replace(manifest_of(directory), files=files))
 
 
 @pytest.mark.parametrize(
@@ -147,12 +156,12 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(directory: Path, name
 def test_a_manifest_that_names_no_plain_file_is_refused_unopened(
     directory: Path, make: Callable[[Path], None], complaint: str
 ) -> None:
-    files = {**manifest(directory).files, "other": "0" * 64}
+    files = {**manifest_of(directory).files, "other": "0" * 64}
     (directory / WEIGHTS).write_bytes(b"damaged, but not looked at")
     make(directory / "other")
 
     with pytest.raises(ModelError, match=complaint):
-        verify(directory, dataclasses.replace(manifest(directory), files=files))
+        verify(directory, dataclasses.replace(manifest_of(directory), files=files))
 
 
 def test_a_link_on_the_way_to_a_file_is_refused(directory: Path, tmp_path: Path) -> None:
@@ -160,7 +169,7 @@ def test_a_link_on_the_way_to_a_file_is_refused(directory: Path, tmp_path: Path)
     (directory / "vocab").symlink_to(tmp_path / "elsewhere")
 
     with pytest.raises(ModelError, match="vocab is a link"):
-        verify(directory, manifest(directory))
+        verify(directory, manifest_of(directory))
 
 
 def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
@@ -243,3 +252,158 @@ def test_untied_embeddings_are_refused() -> None:
         published.rename(
             {f"{language}lm_head.weight": torch.ones(2), f"{language}transformer.wte.weight": torch.zeros(2)}
         )
+
+
+@pytest.fixture(scope="module")
+def reader(untrained_weights: Path) -> ChexReader:
+    return open_reader(untrained_weights, engine="torch", trusted="any")
+
+
+@pytest.fixture(scope="module")
+def reading(reader: ChexReader, chest_film: Path) -> FilmReading:
+    """The demonstration film, read as the node reads it."""
+    film = decoding.load(chest_film, gray=reader.manifest.gray, square=reader.square)
+    return reader.report(reader.look(film.gray), prompts.load("chexpert14").prompts)
+
+
+def test_equal_seeds_give_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "other"):
+        assert main(["--size", "small", str(tmp_path / name)]) == 0
+        assert f"seed {DEFAULT_SEED}" in capsys.readouterr().out
+
+    manifest = read_manifest(tmp_path / "one")
+    assert read_manifest(tmp_path / "other") == manifest
+    # Of numpy's raw streams, the same everywhere and for ever.
+    assert manifest.files[WEIGHTS] == "a68d59ebdff033fddbe6f2cd472b60f5481ca246eb5c2db6717ebba78239848e"
+    assert all(file_sha256(tmp_path / "one" / name) == sha256 for name, sha256 in manifest.files.items())
+
+
+def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader, reading: FilmReading) -> None:
+    findings = [prompt for prompt in reading.prompts if prompt.kind is PromptKind.PATHOLOGY]
+    states = [finding.state for finding in findings]
+    decisions = reader.manifest.decisions
+
+    assert 3 <= states.count(FindingState.PRESENT) <= 6
+    assert states.count(FindingState.INDETERMINATE) >= 1
+    assert states.count(FindingState.ABSENT) >= 1
+    for finding in findings:
+        assert finding.probability is not None
+        threshold = decisions.threshold(finding.key)
+        # Far from what another processor's rounding could change.
+        assert abs(finding.probability - threshold) > 5e-3
+        assert abs(finding.probability - threshold + decisions.review_band) > 5e-3
+
+
+Inode = tuple[int, int]
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> set[Inode]:
+    """What was synced so far: a file is the same one after a rename."""
+    inodes: set[Inode] = set()
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        inodes.add(inode(os.fstat(descriptor)))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return inodes
+
+
+def inode(found: os.stat_result) -> Inode:
+    return found.st_dev, found.st_ino
+
+
+def everything(folder: Path) -> set[Inode]:
+    """A folder, and all that is in it."""
+    return {inode(path.stat()) for path in (folder, *folder.rglob("*"))}
+
+
+def weights(folder: Path) -> None:
+    save_weights(folder / WEIGHTS, {"weight": torch.zeros(1)})
+
+
+def manifest(folder: Path) -> None:
+    write_manifest(folder, read_manifest(VOCABULARIES.parent))
+
+
+def proof(folder: Path) -> None:
+    write_proof(folder, Proof(graphs={}, weights_sha256="0", versions={}, stages={}, passed=True))
+
+
+def engine(folder: Path) -> None:
+    EngineFiles(folder).open(VOCABULARIES.parent / MANIFEST, FakeCompiler())
+
+
+def results(folder: Path) -> None:
+    film = folder.with_name("film.dcm")
+    film.write_bytes(films.file_bytes(films.thumbnail()))
+    studies, reader = read_files.collect([film]), ScriptedReader("1")
+    list(read_files.read(studies, folder, reader=reader, prompts=prompts.load("chexpert14"), zone=ZoneInfo("UTC")))
+
+
+def whole_directory(folder: Path) -> None:
+    folder.rmdir()
+    with new_directory(folder) as aside:
+        (aside / "vocab").mkdir()
+        (aside / "vocab" / "words").write_text("a")
+
+
+@pytest.mark.parametrize("write", [weights, manifest, proof, engine, results, whole_directory])
+def test_a_written_file_and_its_folder_are_synced(
+    tmp_path: Path, synced: set[Inode], write: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+
+    write(folder)
+
+    assert len(everything(folder)) > 1
+    assert everything(folder) <= synced
+
+
+@pytest.mark.parametrize(("name", "write"), [(MANIFEST, manifest), (PROOF, proof)])
+def test_a_file_that_cannot_be_written_stays_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Path], None]
+) -> None:
+    (tmp_path / name).write_text("before")
+
+    def full(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        write(tmp_path)
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: "before"}
+
+
+def test_marks_keep_two_writers_of_one_file_apart(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+
+    with beside(path, mark=".a") as first, beside(path, mark=".b") as second:
+        first.write_text("first")
+        second.write_text("second")
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "first"}
+
+
+def test_whoever_may_read_a_new_file_may_read_results(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    results(tmp_path / "out")
+
+    modes = {path.stat().st_mode for path in tmp_path.glob("out/*/*")}
+    assert modes == {(tmp_path / "file").stat().st_mode}
+
+
+def test_what_a_kill_left_beside_results_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
+    folder.mkdir(parents=True)
+    (folder / f"{files.TEMPORARY}half").write_bytes(b"half of a picture")
+
+    results(tmp_path / "out")
+
+    assert (folder / "report.json").exists()
+    assert list(files.unfinished(folder)) == []

@@ -1,26 +1,41 @@
-"""Every engine answers alike, from any thread, and opens nothing that was changed or not proven."""
+"""Engines answer alike, in parts and from any thread, prove themselves, and open nothing that was changed."""
 
 from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
-from models.contract import StageDifference
-from models.engines import ENGINES, Engine
+from models.contract import PromptKind, ReaderPrompt, StageDifference
+from models.engines import ENGINES, Engine, FloatArray
+from models.engines.comparison import FLOAT16
+from models.engines.devices import Cpu, device_errors, driver_version
 from models.engines.opening import open_engine
-from models.engines.proof import PROOF, STAGES, graph_path, weights_path
-from models.engines.torch_engine import open_cpu_writer, use_threads
-from models.errors import ModelError
+from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
+from models.engines.proving import EVERY, WatchedEngine
+from models.engines.staged_engine import RANGES, Inputs, StagedEngine, in_parts
+from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
+from models.engines.turns import SHORT, UNLIMITED, Most, Turns, run_in_parts
+from models.errors import DeviceError, DeviceLost, ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
-from tests.support.directories import linked_copy
+from models.reading.reader import ChexReader
+from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
+from node.read import prompts
+from tests.support.scripted_engine import DIM, EDEMA, ScriptedEngine, reader_of
+
+RUNTIMES = pytest.mark.drill(part="runtimes")
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -34,32 +49,25 @@ def sizes(phantom_model: Path) -> NetworkSizes:
 
 
 def _copy(model: Path, folder: Path) -> Path:
-    return linked_copy(model, folder / "model")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.unlink()
-    path.write_bytes(content)
+    return Path(shutil.copytree(model, folder / "model"))
 
 
 def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, sizes: NetworkSizes) -> None:
     random, dim, count = np.random.default_rng(1), sizes.dim, sizes.image_encoder.grid**2
-    for films, prompts in ((1, 1), (2, 14), (3, 29)):
+    for films, asked in ((1, 1), (2, 14), (3, 29)):
         patches = engine.encode_image(random.normal(size=(films, 224, 224)).astype(np.float32))
-        queries = random.normal(size=(films, prompts, dim)).astype(np.float32)
-        boxes = random.uniform(0.2, 0.8, (films, prompts, 4)).astype(np.float32)
+        queries = random.normal(size=(films, asked, dim)).astype(np.float32)
+        boxes = random.uniform(0.2, 0.8, (films, asked, 4)).astype(np.float32)
 
         found = engine.find(patches, queries)
-        described = engine.describe(
-            patches, boxes=boxes, prompts=queries, prompted=np.ones((films, prompts), np.float32)
-        )
+        described = engine.describe(patches, boxes=boxes, prompts=queries, prompted=np.ones((films, asked), np.float32))
 
         assert patches.features.shape == patches.positions.shape == (films, count, dim)
         assert patches.cls.shape == (films, dim)
-        assert found.boxes.shape == (films, prompts, 3, 4)
-        assert found.scores.shape == (films, prompts, 3)
-        assert found.aggregated_scores.shape == (films, prompts)
-        assert found.features.shape == described.shape == (films, prompts, dim)
+        assert found.boxes.shape == (films, asked, 3, 4)
+        assert found.scores.shape == (films, asked, 3)
+        assert found.aggregated_scores.shape == (films, asked)
+        assert found.features.shape == described.shape == (films, asked, dim)
 
 
 def test_films_are_encoded_independently(engine: Engine) -> None:
@@ -102,7 +110,7 @@ def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_p
     model = _copy(phantom_model, tmp_path)
     weights = bytearray((phantom_model / "weights.safetensors").read_bytes())
     weights[-1] ^= 1
-    _replace(model / "weights.safetensors", bytes(weights))
+    (model / "weights.safetensors").write_bytes(bytes(weights))
 
     with pytest.raises(ModelError, match=r"weights\.safetensors"):
         open_engine(model, engine=name)
@@ -112,7 +120,7 @@ def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_p
 def test_a_directory_whose_vocabularies_have_no_hash_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
     model = _copy(phantom_model, tmp_path)
     lines = (phantom_model / MANIFEST).read_text().splitlines()
-    _replace(model / MANIFEST, "\n".join(line for line in lines if not line.startswith('"vocab/')).encode())
+    (model / MANIFEST).write_text("\n".join(line for line in lines if not line.startswith('"vocab/')))
 
     with pytest.raises(ModelError, match="no hash of vocab/"):
         open_engine(model, engine=name)
@@ -127,7 +135,7 @@ def _without_proof(model: Path) -> None:
 
 
 def _with_another_graph(model: Path) -> None:
-    _replace(model / "onnx" / "find.onnx", (model / "onnx" / "describe.onnx").read_bytes())
+    shutil.copyfile(model / "onnx" / "describe.onnx", model / "onnx" / "find.onnx")
 
 
 def _without_the_weights_of_a_graph(model: Path) -> None:
@@ -138,12 +146,12 @@ def _with_another_number_in_the_weights_of_a_graph(model: Path) -> None:
     path = weights_path(graph_path(model, "find"))
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
-    _replace(path, bytes(content))
+    path.write_bytes(content)
 
 
 def _with_a_proof_that(**changes: object) -> Callable[[Path], None]:
     def change(model: Path) -> None:
-        _replace(model / PROOF, json.dumps(json.loads((model / PROOF).read_text()) | changes).encode())
+        (model / PROOF).write_text(json.dumps(json.loads((model / PROOF).read_text()) | changes))
 
     return change
 
@@ -200,3 +208,219 @@ def test_a_new_thread_of_the_scheduler_keeps_its_thread_count(phantom_model: Pat
         torch.set_num_threads(before)
 
     assert used == default + 1
+
+
+T = TypeVar("T")
+
+
+class Counted:
+    """Counts the turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def call(self, function: Callable[[], T]) -> T:
+        self.turns += 1
+        return function()
+
+
+def test_a_long_call_is_made_in_parts_that_keep_their_order() -> None:
+    calls, inputs = Counted(), [np.arange(10.0).reshape(5, 2), np.arange(5.0)]
+
+    outputs = run_in_parts(calls, lambda part: [part[0].sum(axis=1) + part[1]], "find", inputs, most={"find": 2})
+
+    assert calls.turns == 3
+    assert outputs[0].tolist() == [1, 6, 11, 16, 21]
+
+
+@pytest.mark.parametrize(("count", "most"), [(5, UNLIMITED), (2, {"find": 2}), (0, {"find": 2})])
+def test_a_short_call_is_made_at_once(count: int, most: Most) -> None:
+    calls = Counted()
+
+    (outputs,) = run_in_parts(calls, list, "find", [np.zeros((count, 3))], most=most)
+
+    assert calls.turns == 1
+    assert outputs.shape == (count, 3)
+
+
+def test_an_engine_in_parts_computes_what_it_computes_at_once(phantom_model: Path) -> None:
+    whole, parted = (in_parts_of(phantom_model, most) for most in (UNLIMITED, SHORT))
+    drawn = np.random.default_rng(5)
+    pixels = drawn.normal(size=(3, 224, 224)).astype(np.float32)
+    tokens = drawn.integers(1, 400, size=(5, 77))
+
+    patches, prompts = whole.encode_image(pixels), whole.encode_prompts(tokens)
+    queries = np.repeat(prompts[np.newaxis], 3, axis=0)
+
+    np.testing.assert_allclose(parted.encode_image(pixels).features, patches.features, atol=2e-5)
+    np.testing.assert_allclose(parted.encode_prompts(tokens), prompts, atol=2e-5)
+    found, expected = parted.find(patches, queries), whole.find(patches, queries)
+    np.testing.assert_allclose(found.boxes, expected.boxes, atol=2e-5)
+    np.testing.assert_allclose(found.features, expected.features, atol=2e-4)
+
+
+def test_only_a_large_network_is_computed_in_parts(phantom_model: Path) -> None:
+    assert most_at_once(load_network(phantom_model)) is UNLIMITED
+
+
+def in_parts_of(directory: Path, most: Most) -> Engine:
+    run = run_by(load_network(directory), Cpu())
+    return StagedEngine("torch", run=run, write=lambda features: features.astype(np.int64), calls=Turns(), most=most)
+
+
+class Doubling:
+    """A runtime that doubles its first input, and remembers how much it was given at once."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, stage: str, inputs: Inputs) -> Sequence[FloatArray]:
+        first = np.asarray(next(iter(inputs.values())), dtype=np.float32)
+        self.counts.append(len(first))
+        return [2 * first, first]
+
+
+def test_every_free_axis_of_the_graphs_has_a_range(phantom_model: Path) -> None:
+    axes = {
+        size.dim_param
+        for stage in FLOAT16_STAGES
+        for value in load_graph(graph_path(phantom_model, stage)).graph.input
+        for size in value.type.tensor_type.shape.dim
+        if size.dim_param
+    }
+
+    assert axes == set(RANGES)
+
+
+def test_ranges_hold_what_the_reader_asks() -> None:
+    chexpert = prompts.load("chexpert14").prompts
+
+    assert all(1 == span.least <= span.usual <= span.most for span in RANGES.values())
+    assert RANGES["prompt"].usual == len(chexpert)
+    assert RANGES["prompt"].most >= 60
+    assert RANGES["film"].usual == 1
+
+
+@given(count=st.integers(1, 200))
+def test_parts_are_joined_in_their_order(count: int) -> None:
+    run = Doubling()
+    given = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
+
+    doubled, first = in_parts(run)("encode_image", {"x": given})
+
+    most = RANGES["film"].most
+    assert np.array_equal(first, given) and np.array_equal(doubled, 2 * given)
+    assert max(run.counts) <= most
+    assert len(run.counts) == -(-count // most)
+
+
+@pytest.mark.parametrize(("stage", "axis"), [("find", "prompt"), ("describe", "box")])
+def test_more_prompts_than_an_engine_takes_are_refused(stage: str, axis: str) -> None:
+    most = RANGES[axis].most
+    run = in_parts(Doubling())
+
+    def asked(count: int) -> Inputs:
+        inputs = {name: np.zeros((9, count, 3), np.float32) for name in ("boxes", "prompts", "prompted")}
+        return {"patches": np.zeros((9, 2), np.float32), **inputs}
+
+    run(stage, asked(most))
+    with pytest.raises(ModelError, match=f"{most + 1} {axis} inputs in one call"):
+        run(stage, asked(most + 1))
+
+
+def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: Path) -> None:
+    vocabularies = phantom_model / "vocab"
+    reader = ChexReader(
+        read_manifest(phantom_model),
+        StagedEngine("tensorrt", run=Doubling(), write=lambda features: features.astype(np.int64)),
+        PromptTokenizer(vocabularies),
+        SentenceTokenizer(vocabularies),
+    )
+    asked = prompts.load("chexpert14").prompts
+    more = [ReaderPrompt(key=f"zone_{n}", kind=PromptKind.REGION, phrases=("zone",), negatives=()) for n in range(36)]
+
+    reader.check([*asked, *more[:-1]])
+    with pytest.raises(ModelError, match="65 prompts are asked, but engine tensorrt takes 64; use fewer prompts"):
+        reader.check([*asked, *more])
+
+
+def watched() -> WatchedEngine:
+    """An engine whose scores are off by 0.5."""
+    engines = [ScriptedEngine([0.8], ["Edema"], scores=np.full((1, 3), score, np.float32)) for score in (0.7, 0.2)]
+    return WatchedEngine(*engines, allowed=FLOAT16, stages={})
+
+
+@RUNTIMES
+def test_every_hundredth_film_is_compared_again() -> None:
+    engine, film, queries = watched(), np.zeros((1, 3, 3), np.float32), np.zeros((1, 1, DIM), np.float32)
+
+    for _ in range(EVERY - 1):
+        patches = engine.encode_image(film)
+    engine.find(patches, queries)
+    assert engine.parity == {}, "not yet"
+    asked = engine.encode_image(film)
+    engine.find(asked.copies(2), queries)
+    assert engine.parity == {}, "a question about a film is no reading of it"
+    patches = engine.encode_image(film)
+    engine.find(patches, queries)
+
+    assert not engine.parity["find.scores"].passed
+    now = dict(engine.parity)
+    engine.find(patches, queries)
+    assert engine.parity == now
+
+
+@RUNTIMES
+def test_a_film_that_is_reported_is_one_that_can_be_compared() -> None:
+    engine = watched()
+    reader = reader_of(engine)
+    film = np.zeros((300, 300), np.float32)
+
+    for _ in range(EVERY):
+        look = reader.look(film)
+    assert engine.parity == {}
+    reader.report(look, [EDEMA])
+
+    assert engine.parity["find.scores"].max_abs == pytest.approx(0.5)
+
+
+def met(error: Exception, *, lost: bool) -> Exception:
+    with pytest.raises(type(error) if not lost else ModelError) as caught, device_errors("GPU", is_lost=lambda: lost):
+        raise error
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "error", [torch.AcceleratorError("illegal memory access"), ModelError("no"), RuntimeError("no")]
+)
+def test_an_error_means_a_lost_gpu_only_if_all_work_is_refused(error: Exception) -> None:
+    assert met(error, lost=False) is error
+
+    lost = met(error, lost=True)
+    assert isinstance(lost, DeviceLost) and lost.__cause__ is error
+    assert str(lost).startswith("GPU stopped computing")
+
+
+def test_full_memory_is_no_lost_gpu() -> None:
+    with pytest.raises(DeviceError, match="the memory of GPU is full") as full, device_errors("GPU", is_lost=_never):
+        raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+
+    assert not isinstance(full.value, DeviceLost)
+
+
+def _never() -> bool:
+    raise AssertionError("waiting for the GPU tells nothing about its memory")
+
+
+def test_an_error_of_the_program_stays_what_it_is() -> None:
+    with pytest.raises(KeyError), device_errors("GPU", is_lost=_never):
+        raise KeyError("find")
+
+
+def test_the_driver_is_told_by_the_system(tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    assert driver_version(path) == "unknown"
+
+    path.write_text("580.95.05\n")
+
+    assert driver_version(path) == "580.95.05"

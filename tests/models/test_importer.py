@@ -1,29 +1,47 @@
-"""`python -m models.checkpoint`: published files in, a whole model directory out, or none at all."""
+"""The importer of published checkpoints: which one is taken; a whole model directory or none; what is refused."""
 
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.__main__ import main
+from models.checkpoint.assembly import assemble
+from models.checkpoint.contents import recognize
 from models.checkpoint.files import verify
+from models.checkpoint.find import find
 from models.checkpoint.importer import ImportOptions, bring
 from models.checkpoint.weights import load_network, load_weights
-from models.manifest import WEIGHTS, read_manifest
+from models.engines.proof import PROOF, STAGES, check_proof
+from models.errors import ModelError
+from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.network.chex import Chex
+from models.progress import quiet
+from models.random_weights import shapes_of
 from tests.support import official
 from tests.support.material import material
-from tests.support.official import HEADS, LM_HEAD, RUN, STEP, State
+from tests.support.official import HEADS, LM_HEAD, RUN, STEP, Content, State, import_command, said_of
+from tests.support.peers import wait_until
+from tests.support.service import INTERRUPTIBLE, run_command
 
+RUNTIMES = pytest.mark.drill(part="runtimes")
 INNER = f"{RUN}/checkpoints/checkpoint_{STEP:09d}.pth"
+GPT2_CONFIG = {"model_type": "gpt2", "n_head": HEADS, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +50,9 @@ def state() -> State:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A published model folder, unpacked."""
-    root = tmp_path_factory.mktemp("published")
-    official.save(root / INNER, official.checkpoint(state))
-    return root / RUN.split("/")[0]
+    return official.published_folder(tmp_path_factory.mktemp("published"))
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +68,108 @@ def model(tmp_path: Path) -> Path:
 
 def run(source: Path, model: Path, *more: str) -> int:
     return main([str(source), str(model), "--no-export", "--gpt2-heads", str(HEADS), *more])
+
+
+# ---- which checkpoint is taken: the one that the published code takes (spec §12)
+
+FIRST, LATER = "run_2024-01-01_00-00-00", "run_2024-02-01_00-00-00"
+
+
+def lay_out(root: Path, *names: str) -> Path:
+    """Make files, each a minute younger than the one before."""
+    for number, name in enumerate(names):
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+        os.utime(path, (60 * number, 60 * number))
+    return root
+
+
+def chosen(root: Path) -> str:
+    return find(root, work=root, report=quiet).place.partition("/")[2]
+
+
+def zipped(path: Path, *entries: tuple[str, tuple[int, int, int, int, int, int]]) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, date_time in entries:
+            archive.writestr(zipfile.ZipInfo(name, date_time), name)
+    return path
+
+
+@pytest.mark.parametrize("above", ["", "model.n_head=8/", "1/2/3/4/5/6/"])
+def test_the_newest_checkpoint_of_the_last_run_is_taken(tmp_path: Path, above: str) -> None:
+    lay_out(tmp_path, f"{above}{FIRST}/checkpoints/checkpoint_best.pth")
+    assert chosen(tmp_path) == f"{above}{FIRST}/checkpoints/checkpoint_best.pth", "where it is the only one"
+    lay_out(
+        tmp_path,
+        f"{above}{LATER}/checkpoints/checkpoint_000000009.pth",
+        f"{above}{LATER}/checkpoints/checkpoint_000000005.pth",
+        f"{above}{LATER}/checkpoints/checkpoint_best.pth",
+        f"{above}{LATER}/model_config.yaml",
+        f"{above}{FIRST}/checkpoints/checkpoint_000000100.pth",
+        "eval_run_2025/checkpoints/checkpoint_000000100.pth",
+    )
+
+    assert chosen(tmp_path) == f"{above}{LATER}/checkpoints/checkpoint_000000005.pth"
+
+
+def test_of_two_that_are_equally_new_the_later_step_is_taken(tmp_path: Path) -> None:
+    for name in ("checkpoint_000000020.pth", "checkpoint_000000100.pth", "checkpoint_000000003.pth"):
+        lay_out(tmp_path, f"{FIRST}/checkpoints/{name}")
+
+    assert chosen(tmp_path) == f"{FIRST}/checkpoints/checkpoint_000000100.pth"
+
+
+def test_runs_and_checkpoints_may_be_links_to_folders(tmp_path: Path) -> None:
+    disk = lay_out(tmp_path / "disk", f"{LATER}/checkpoints/checkpoint_000000001.pth")
+    source = lay_out(tmp_path / "folder", f"{FIRST}/checkpoints/checkpoint_000000002.pth")
+    (source / LATER).mkdir()
+    (source / LATER / "checkpoints").symlink_to(disk / LATER / "checkpoints")
+    (source / "run_0_latest").symlink_to(FIRST)
+    (source / "up").symlink_to(source)
+
+    assert chosen(source) == f"{LATER}/checkpoints/checkpoint_000000001.pth"
+
+
+@pytest.mark.parametrize(
+    ("names", "complaint"),
+    [
+        ((f"a/{FIRST}/checkpoints/checkpoint_1.pth", f"b/{FIRST}/checkpoints/checkpoint_1.pth"), "runs in a, b; name"),
+        ((f"a/{FIRST}/checkpoints/checkpoint_1.pth", f"c/d/{FIRST}/checkpoints/checkpoint_1.pth"), "runs in a, c/d; "),
+        (
+            (f"{FIRST}/checkpoints/checkpoint_000000001.pth", f"{LATER}/experiment_config.yaml"),
+            f"{LATER}, the last run, holds no checkpoints/checkpoint_",
+        ),
+        (("readme.txt", "eval_a/run_1/checkpoints/checkpoint_000000001.pth"), "no checkpoint in it; expected run_"),
+    ],
+    ids=["runs in two folders", "at two depths", "a last run without one", "none"],
+)
+def test_what_has_no_certain_checkpoint_is_refused(tmp_path: Path, names: tuple[str, ...], complaint: str) -> None:
+    lay_out(tmp_path, *names)
+
+    with pytest.raises(ModelError, match=complaint):
+        chosen(tmp_path)
+
+
+def test_a_zip_is_judged_by_its_own_times(tmp_path: Path) -> None:
+    below = f"chex_stage3/{FIRST}/checkpoints"
+    packed = zipped(
+        tmp_path / "a.zip",
+        (f"{below}/checkpoint_000000001.pth", (2024, 3, 1, 0, 0, 0)),
+        (f"{below}/checkpoint_000000002.pth", (2024, 2, 28, 0, 0, 0)),
+        (f"{below}/checkpoint_best.pth", (2025, 1, 1, 0, 0, 0)),
+        (f"__MACOSX/{below}/checkpoint_000000003.pth", (2025, 1, 1, 0, 0, 0)),
+    )
+
+    found = find(packed, work=tmp_path, report=quiet)
+
+    assert found.place == f"a.zip: {below}/checkpoint_000000001.pth"
+    assert (found.model, found.path.read_text()) == ("chex_stage3", f"{below}/checkpoint_000000001.pth")
+    with pytest.raises(ModelError, match="there is no checkpoint in it; expected run_"):
+        find(zipped(tmp_path / "b.zip", ("readme.txt", (2024, 1, 1, 0, 0, 0))), work=tmp_path, report=quiet)
+
+
+# ---- a whole network
 
 
 def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, model: Path, state: State) -> None:
@@ -70,9 +188,8 @@ def test_the_imported_network_is_the_published_one_bit_for_bit(archive: Path, mo
     ]
     for got, wanted in zip(*answers, strict=True):
         assert torch.equal(got, wanted)
-    assert torch.equal(
-        *(module.write(found[3][0], 6) for module, found in zip((network, original), answers, strict=True))
-    )
+    said = [module.write(found[3][0], 6) for module, found in zip((network, original), answers, strict=True)]
+    assert torch.equal(*said)
 
 
 @pytest.mark.parametrize(("layers", "shared"), [(1, False), (2, True), (1, True)])
@@ -111,26 +228,20 @@ def test_the_tiny_official_zip_is_read_as_it_is(
     assert "taking tiny_official_checkpoint.zip: chex_tiny/run_2024-01-01_00-00-00/" in capsys.readouterr().err
 
 
-def test_the_manifest_says_what_published_weights_need(archive: Path, model: Path) -> None:
+def test_manifest_and_card_say_what_published_weights_need(archive: Path, model: Path) -> None:
     assert run(archive, model) == 0
 
     manifest = read_manifest(model)
     assert (manifest.name, manifest.version) == ("chex_test", f"step-{STEP}")
-    assert (manifest.gray, manifest.input.resize, manifest.input.mean, manifest.input.std) == (
-        "mimic_jpg",
-        "via_256",
-        0.505,
-        0.248,
-    )
+    shown = manifest.input
+    assert (manifest.gray, shown.resize, shown.mean, shown.std) == ("mimic_jpg", "via_256", 0.505, 0.248)
     assert (manifest.sizes.detector.heads, manifest.sizes.generator.heads) == (4, HEADS)
     assert manifest.sizes.generator.max_length == 24
-    assert manifest.report.remove_above == 0.95
-    assert manifest.decisions.region_threshold == 0.5
+    assert (manifest.report.remove_above, manifest.decisions.region_threshold) == (0.95, 0.5)
     assert manifest.origins == {}
     card = (model / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert f"published.zip: {INNER}" in card
-    assert "not calibrated" in card
-    assert "licence of these weights is that of their publisher" in card
+    for said in (f"published.zip: {INNER}", "not calibrated", "licence of these weights is that of their publisher"):
+        assert said in card
 
 
 def test_the_answer_is_one_json_document(
@@ -138,13 +249,18 @@ def test_the_answer_is_one_json_document(
 ) -> None:
     assert run(archive, model, "--json", "--name", "mine", "--model-version", "2") == 0
 
+    expected = {
+        "directory": str(model),
+        "name": "mine",
+        "version": "2",
+        "step": STEP,
+        "parameters": sum(tensor.numel() for key, tensor in state.items() if key != LM_HEAD),
+        "source": f"published.zip: {INNER}",
+        "weights_sha256": read_manifest(model).files[WEIGHTS],
+        "exported": False,
+    }
     answer = json.loads(capsys.readouterr().out)
-    assert answer["directory"] == str(model)
-    assert (answer["name"], answer["version"], answer["step"]) == ("mine", "2", STEP)
-    assert answer["parameters"] == sum(tensor.numel() for key, tensor in state.items() if key != LM_HEAD)
-    assert answer["source"] == f"published.zip: {INNER}"
-    assert answer["weights_sha256"] == read_manifest(model).files[WEIGHTS]
-    assert answer["exported"] is False
+    assert answer | expected == answer
     assert not (model / "onnx").exists()
 
 
@@ -179,12 +295,14 @@ def test_weights_saved_by_older_torch_and_numpy_are_read(tmp_path: Path, model: 
 
 def test_half_precision_becomes_float32(tmp_path: Path, model: Path, state: State) -> None:
     halves = {key: tensor.half() for key, tensor in state.items()}
-    source = official.save(tmp_path / "half.pth", official.checkpoint(halves))
 
-    assert run(source, model) == 0
+    assert run(official.save(tmp_path / "half.pth", official.checkpoint(halves)), model) == 0
 
     loaded = load_weights(model / WEIGHTS)["detector.box_tokens"]
     assert torch.equal(loaded, state["detector.multiregion_tokens"].half().float())
+
+
+# ---- what is there is left alone, and what fails leaves nothing
 
 
 def test_an_existing_directory_is_left_alone(archive: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,8 +312,10 @@ def test_an_existing_directory_is_left_alone(archive: Path, model: Path, capsys:
     assert run(archive, model) == 2
 
     assert "exists already" in capsys.readouterr().err
-    assert [path.name for path in model.iterdir()] == ["mine.txt"]
-    assert [path.name for path in model.parent.iterdir()] == ["model"]
+    assert [path.relative_to(model.parent).as_posix() for path in model.parent.rglob("*")] == [
+        "model",
+        "model/mine.txt",
+    ]
 
 
 def test_an_impossible_target_directory_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,3 +385,400 @@ def test_the_heads_of_gpt2_are_never_guessed(archive: Path, model: Path, capsys:
 
     assert main([str(archive), str(model), "--gpt2-heads", "7"]) == 2
     assert "width (64) must be a multiple of heads (7)" in capsys.readouterr().err
+
+
+# ---- CheXzero and GPT-2 hold a part of the network: the rest comes from elsewhere, and the card says from where
+
+
+@pytest.fixture(scope="module")
+def chexzero(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
+    return official.save(tmp_path_factory.mktemp("chexzero") / "best_64.pt", official.chexzero(state))
+
+
+@pytest.fixture
+def gpt2(tmp_path: Path, state: State) -> Path:
+    """A folder as Hugging Face has it."""
+    source = tmp_path / "gpt2"
+    official.save(source / "pytorch_model.bin", official.gpt2(state))
+    (source / "config.json").write_text(json.dumps(GPT2_CONFIG))
+    return source
+
+
+def test_chexzero_and_then_gpt2_are_put_into_a_network(
+    chexzero: Path, gpt2: Path, tmp_path: Path, state: State, untrained_weights: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+
+    assert main([str(chexzero), str(first), "--no-export", "--rest", str(untrained_weights)]) == 0
+    assert main([str(gpt2), str(second), "--no-export", "--rest", str(first)]) == 0
+
+    manifest, rest = read_manifest(second), read_manifest(untrained_weights)
+    verify(second, manifest)
+    load_network(second)
+    theirs, untouched = published.rename(state), load_weights(untrained_weights / WEIGHTS)
+    for name, tensor in load_weights(second / WEIGHTS).items():
+        untrained = name.startswith(("detector.", "post_decoder.", "generator.prefix."))
+        assert torch.equal(tensor, (untouched if untrained else theirs)[name]), name
+    assert manifest.origins["image_encoder"] == "best_64.pt"
+    assert manifest.origins["generator"] == "gpt2/pytorch_model.bin"
+    assert "random weights" in manifest.origins["detector"]
+    assert (manifest.gray, manifest.decisions) == (rest.gray, rest.decisions)
+    assert (manifest.sizes.generator.positions, manifest.sizes.generator.heads) == (256, HEADS)
+    card = (second / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "Not a trained model: detector, post_decoder, generator.prefix have learned nothing" in card
+    assert "never any clinical use" in manifest.intended_use
+
+
+def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, untrained_weights: Path) -> None:
+    bare = official.gpt2(state, below="txt_decoder.language_model.transformer.")
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    torch.save(bare | {"h.0.attn.bias": torch.ones(1)}, old / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    new.mkdir()
+    save_file({key: tensor.contiguous() for key, tensor in bare.items()}, str(new / "model.safetensors"))
+
+    hashes = set()
+    for number, source in enumerate((gpt2, gpt2 / "pytorch_model.bin", old, new, new / "model.safetensors")):
+        assert run(source, tmp_path / f"model{number}", "--rest", str(untrained_weights)) == 0
+        hashes.add(read_manifest(tmp_path / f"model{number}").files[WEIGHTS])
+
+    assert len(hashes) == 1
+
+
+def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, state: State) -> None:
+    contents = recognize(dict(official.chexzero(state)), path=chexzero)
+
+    network = assemble(contents, place="best_64.pt", rest=None, generator_heads=None, seed=5)
+
+    assert network.sizes.generator == PUBLISHED_SIZES.generator
+    assert network.sizes.post_decoder == PUBLISHED_SIZES.post_decoder
+    assert (network.sizes.dim, network.sizes.image_encoder.width) == (64, 128)
+    assert network.shapes == shapes_of(network.sizes)
+    assert network.origins["prompt_encoder"] == "best_64.pt"
+    assert network.origins["generator.prefix"] == "random weights, seed 5"
+    first = next(network.numbers())
+    assert torch.equal(torch.from_numpy(first), state["img_encoder.backbone.class_embedding"])
+
+
+def shallow_gpt2(folder: Path, state: State) -> Path:
+    weights = {key: value for key, value in official.gpt2(state).items() if ".h.1." not in key}
+    official.save(folder / "pytorch_model.bin", weights)
+    (folder / "config.json").write_text(json.dumps(GPT2_CONFIG))
+    return folder
+
+
+def gpt2_that_computes_otherwise(folder: Path, state: State) -> Path:
+    official.save(folder / "pytorch_model.bin", official.gpt2(state))
+    (folder / "config.json").write_text(json.dumps(GPT2_CONFIG | {"activation_function": "relu"}))
+    return folder
+
+
+def gpt2_with_another_part(folder: Path, state: State) -> Path:
+    return official.save(folder / "b.bin", official.gpt2(state) | {"score.weight": torch.ones(2)})
+
+
+def chexzero_without_a_bias(folder: Path, state: State) -> Path:
+    clip = official.chexzero(state)
+    del clip["visual.ln_post.bias"]
+    return official.save(folder / "a.pt", clip)
+
+
+def whole_network(folder: Path, state: State) -> Path:
+    return official.save(folder / "whole.pth", official.checkpoint(state))
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (shallow_gpt2, "fit: txt_decoder.prefix_proj.layers.3.weight is [1280, 128], expected [640, 128]"),
+        (gpt2_that_computes_otherwise, "config.json: activation_function is 'relu', expected 'gelu_new'"),
+        (gpt2_with_another_part, "score.weight"),
+        (chexzero_without_a_bias, "img_encoder.backbone.ln_post.bias is missing; expected the"),
+        (whole_network, "leave --rest out"),
+    ],
+)
+def test_a_part_that_does_not_fit_the_rest_is_refused(
+    tmp_path: Path,
+    state: State,
+    capsys: pytest.CaptureFixture[str],
+    untrained_weights: Path,
+    source: Callable[[Path, State], Path],
+    complaint: str,
+) -> None:
+    assert run(source(tmp_path / "source", state), tmp_path / "model", "--rest", str(untrained_weights)) == 2
+
+    assert complaint in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
+# ---- what is refused, each with one line: the file, the key, what was expected and what was found
+
+Damage = Callable[[Content, State], object]
+Refused = Callable[[Damage | Path], str]
+
+
+@pytest.fixture
+def refused(tmp_path: Path, model: Path, state: State, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Try what cannot be imported; gives the one line that says why, and sees that nothing is left behind."""
+
+    def refuse(wrong: Damage | Path) -> str:
+        if not isinstance(wrong, Path):
+            damage, weights = wrong, dict(state)
+            content = official.checkpoint(weights)
+            damage(content, weights)
+            wrong = official.save(tmp_path / "wrong.pth", content)
+        before = sorted(tmp_path.rglob("*"))
+
+        assert run(wrong, model) == 2
+
+        assert sorted(tmp_path.rglob("*")) == before
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        line = captured.err.strip().splitlines()[-1]
+        assert line.startswith("error: ") and wrong.name in line
+        return line
+
+    return refuse
+
+
+# Of these, some tell sizes and some do not; one has a part of its own below, and one is turned around.
+@RUNTIMES
+@pytest.mark.parametrize(
+    "key",
+    [
+        "img_encoder.backbone.conv1.weight",
+        "txt_encoder.token_embedding.weight",
+        "detector.multiregion_tokens",
+        "post_decoder.gate",
+        "txt_decoder.language_model.transformer.h.1.mlp.c_fc.weight",
+        "txt_decoder.prefix_proj.layers.3.weight",
+    ],
+)
+def test_a_missing_key_is_named(refused: Refused, key: str) -> None:
+    assert f"{key} is missing" in refused(lambda _, weights: weights.pop(key))
+
+
+@RUNTIMES
+@pytest.mark.parametrize(
+    "key",
+    [
+        "img_encoder.backbone.conv1.weight",
+        "detector.multiregion_tokens",
+        "txt_decoder.language_model.transformer.h.0.attn.c_attn.weight",
+        "txt_decoder.prefix_proj.layers.3.weight",
+    ],
+)
+def test_a_wrong_shape_is_named_with_what_was_expected(refused: Refused, state: State, key: str) -> None:
+    right = [*state[key].shape]
+
+    said = refused(lambda _, weights: weights.update({key: torch.cat([weights[key], weights[key]], dim=-1)}))
+
+    assert key in said
+    assert f"{[*right[:-1], 2 * right[-1]]}, expected {right}" in said
+
+
+@RUNTIMES
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("module.img_encoder.backbone.conv1.weight", "img_encoder.backbone., txt_encoder., detector., "),
+        ("detector.extra.weight", "detector.multiregion_tokens, detector.multiregion_weight_mlp."),
+        ("detector.decoder.decoder_layers.0.extra", "detector.decoder.decoder_layers.0.norm_sa., "),
+    ],
+)
+def test_an_unknown_key_is_named_with_what_was_expected(refused: Refused, key: str, expected: str) -> None:
+    said = refused(lambda _, weights: weights.update({key: torch.ones(2)}))
+
+    assert f"wrong.pth: {key} is " in said and f"expected a key that begins with {expected}" in said
+
+
+@RUNTIMES
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("post_decoder.gate", torch.tensor([float("nan")]), "holds nan, expected finite numbers"),
+        ("post_decoder.gate", torch.tensor([float("-inf")]), "holds -inf, expected finite numbers"),
+        ("post_decoder.gate", torch.tensor([1]), "holds torch.int64, expected floating-point numbers"),
+        ("post_decoder.gate", "1", "is a str, expected a dense tensor"),
+        ("post_decoder.gate", torch.ones(1).to_sparse(), "is a sparse_coo tensor, expected a dense tensor"),
+        ("post_decoder.gate", torch.ones(1, device="meta"), "is a tensor without numbers, expected a dense tensor"),
+        ("detector.multiregion_tokens", torch.tensor(1.0), "has the shape [], expected a tensor of 1 axes or more"),
+    ],
+)
+def test_what_is_no_weight_is_refused(refused: Refused, key: str, value: Tensor, complaint: str) -> None:
+    assert f"wrong.pth: {key} {complaint}" in refused(lambda _, weights: weights.update({key: value}))
+
+
+def changed(key: str, value: object) -> Damage:
+    """Set a key, with dots, of the configuration."""
+
+    def change(content: Content, _: State) -> None:
+        table = content["config_dict"]
+        *path, last = key.split(".")
+        for name in path:
+            assert isinstance(table, dict)
+            table = table[name]
+        assert isinstance(table, dict)
+        table[last] = value
+
+    return change
+
+
+@RUNTIMES
+@pytest.mark.parametrize("beta", [float("nan"), float("inf"), pytest.param(10**400, id="huge"), 0, -2.0, "2", True])
+def test_an_exponent_that_is_no_number_above_0_is_refused(refused: Refused, beta: object) -> None:
+    said = refused(changed("detector.soft_roi_beta", beta))
+
+    assert f"wrong.pth: config_dict: detector.soft_roi_beta is {beta!r}, expected a finite number above 0" in said
+
+
+@RUNTIMES
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("act", "relu", "act is 'relu', expected 'gelu'"),
+        ("detector.clip_pos", True, "detector.clip_pos is True, expected False"),
+        ("txt_decoder.generation_kwargs.num_beams", 4, "generation_kwargs.num_beams is 4, expected 1"),
+        ("txt_decoder.generation_kwargs.top_k", 5, "generation_kwargs.top_k is unknown"),
+        ("txt_decoder.n_projection_layers", 3, "n_projection_layers is 3, expected 1 or 2"),
+        ("txt_decoder.prefix_length_factor", 3, "prefix_length_factor is 3, but txt_decoder.prefix_proj says 5"),
+        ("d_model", 128, "d_model is 128, but detector.multiregion_tokens says 64"),
+        ("n_post_decoder_layers", 3, "n_post_decoder_layers is 3, but"),
+        ("n_head", None, "n_head is None, expected a whole number"),
+        ("n_head", 5, "dim (64) must be a multiple of heads (5)"),
+    ],
+)
+def test_another_architecture_is_refused_with_its_key(
+    refused: Refused, key: str, value: object, complaint: str
+) -> None:
+    assert complaint in refused(changed(key, value))
+
+
+@RUNTIMES
+def test_a_file_that_is_no_checkpoint_is_refused(refused: Refused, tmp_path: Path) -> None:
+    assert "config_dict is missing, expected a dictionary" in refused(lambda content, _: content.pop("config_dict"))
+    for content, said in (({"optimizer": 1}, "holds optimizer; expected state_dict (ChEX)"), ([1], "holds a list, ")):
+        assert said in refused(official.save(tmp_path / "other.pth", content))
+
+
+class Planted:
+    """Something that runs a command when it is loaded by a program that trusts it."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.trace),)
+
+
+@RUNTIMES
+def test_pickled_code_is_refused_and_named_and_never_runs(refused: Refused, tmp_path: Path) -> None:
+    trace, bare = tmp_path / "it ran", tmp_path / "bare.pth"
+    bare.write_bytes(pickle.dumps({"state_dict": Planted(trace)}, protocol=4))
+
+    for source in (bare, lambda content, _: content.update(results=Planted(trace))):
+        assert f"holds pickled code, {os.mkdir.__module__}.mkdir, and was refused" in refused(source)
+    assert not trace.exists()
+
+
+@RUNTIMES
+@pytest.mark.parametrize("name", ["damaged.zip", "damaged.pth"])
+def test_a_damaged_file_is_refused(refused: Refused, archive: Path, folder: Path, tmp_path: Path, name: str) -> None:
+    whole = (archive if name == "damaged.zip" else folder.parent / INNER).read_bytes()
+    middle, damaged = len(whole) // 2, tmp_path / name
+    # One bit of one weight, which PyTorch itself does not notice; of a zip some bytes.
+    count = 64 if name == "damaged.zip" else 1
+    turned = bytes(byte ^ (255 if count > 1 else 1) for byte in whole[middle : middle + count])
+
+    for content in (whole[:middle], whole[:middle] + turned + whole[middle + count :]):
+        damaged.write_bytes(content)
+        assert f"{name} is damaged" in refused(damaged)
+    if name == "damaged.pth":
+        damaged.write_bytes(b"")
+        assert f"{name} is damaged" in refused(damaged)
+
+
+@RUNTIMES
+@pytest.mark.parametrize("name", ["page.zip", "weights.pth", "model.safetensors"])
+def test_a_text_file_is_called_a_text_file(refused: Refused, tmp_path: Path, name: str) -> None:
+    """A web page in place of the weights; its 4096th byte is the first one of a letter of two."""
+    (page := tmp_path / name).write_text(f"<!DOCTYPE html>{'x' * 4080}éé", encoding="utf-8")
+
+    assert f"{name} is a text file and holds no weights" in refused(page)
+
+
+# ---- the import goes on to the graphs, so that the next command reads a film
+
+
+def is_exporting(importer: int) -> bool:
+    """Whether a process has started the exporter."""
+    children = Path(f"/proc/{importer}/task/{importer}/children").read_text().split()
+    return any(b"export.build" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+
+
+@RUNTIMES
+def test_an_import_ends_with_proven_graphs_and_says_nothing_else(imported_model: Path) -> None:
+    said = said_of(imported_model)
+
+    assert said.returncode == 0, said.stderr
+    first, last = said.stdout.splitlines()
+    assert first.startswith(f"{imported_model}: chex_test step-{STEP}, ")
+    assert last.startswith(f"{imported_model}: graphs exported and proven; ")
+    # Of the libraries that export there is no line: each of these is ours, and tells progress, a stage or a difference.
+    stage = rf"({'|'.join(STAGES)})(\.\w+)?: (exported, |largest difference )"
+    ours = re.compile(rf"taking chex_test/|\w+: \d+ %$|{stage}|{re.escape(str(imported_model))}: ")
+    assert [line for line in said.stderr.splitlines() if not ours.match(line)] == []
+    assert {line.partition(":")[0] for line in said.stderr.splitlines() if ": exported, " in line} == set(STAGES)
+    check_proof(imported_model, read_manifest(imported_model))
+
+
+@RUNTIMES
+def test_the_next_command_after_an_import_reads_a_film(imported_model: Path, tmp_path: Path, chest_film: Path) -> None:
+    read = run_command("read", chest_film, "--model", imported_model, "--out", tmp_path / "out", "--json")
+
+    assert read.returncode == 0, read.stderr
+    (study,) = json.loads(read.stdout)["studies"]
+    assert study["model"]["engine"] == "onnx"
+    assert [film["status"] for film in study["films"]] == ["read"]
+
+
+@RUNTIMES
+def test_a_failed_export_keeps_the_import_and_names_the_remedy(folder: Path, tmp_path: Path, repository: Path) -> None:
+    model, absent = tmp_path / "model", tmp_path / "absent"
+    absent.mkdir()
+    (absent / "onnxscript.py").write_text("raise ModuleNotFoundError('not installed', name='onnxscript')\n")
+    environment = {**os.environ, "PYTHONPATH": str(absent)}
+
+    done = subprocess.run(
+        import_command(folder, model, "--json"), cwd=repository, env=environment, capture_output=True, text=True
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-2:] == [
+        "onnxscript is missing; run pip install -c constraints.txt '.[cpu]'",
+        f"export failed: {model} is imported and lacks only its graphs; run python -m export.build --model {model}",
+    ]
+    assert json.loads(done.stdout)["exported"] is False
+    verify(model, read_manifest(model))
+    assert not (model / PROOF).exists()
+
+
+@RUNTIMES
+def test_a_stopped_export_keeps_the_import_and_leaves_no_process(
+    folder: Path, tmp_path: Path, repository: Path
+) -> None:
+    model = tmp_path / "model"
+    command, pipe = [*INTERRUPTIBLE, *import_command(folder, model)], subprocess.PIPE
+    with subprocess.Popen(command, cwd=repository, stdout=pipe, stderr=pipe, text=True) as process:
+        wait_until(lambda: is_exporting(process.pid), what="the exporter", limit_seconds=120.0)
+
+        process.send_signal(signal.SIGINT)
+        # The exporter holds these pipes too: they end when both processes have.
+        said, error = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert said.startswith(f"{model}: chex_test step-{STEP}, ")
+    assert error.splitlines()[-1] == (
+        f"export stopped: {model} is imported and lacks only its graphs; run python -m export.build --model {model}"
+    )
+    verify(model, read_manifest(model))

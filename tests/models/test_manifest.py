@@ -1,8 +1,9 @@
-"""The manifest: what is written is read, and every mistake in it is told by its key."""
+"""The manifest and its decisions: what is written is read, a mistake is told by its key, what a probability says."""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.decisions import Band, Decisions, Measurement, PhantomThreshold, RatioError
+from models.contract import FindingState, Trusted
+from models.decisions import Band, Decisions, Measurement, PhantomThreshold, PlaceRule, RatioError
 from models.errors import ModelError
 from models.manifest import (
     MANIFEST,
@@ -23,6 +25,7 @@ from models.manifest import (
     read_manifest,
     write_manifest,
 )
+from models.reading.decision import decide, is_ratio_measured, is_ratio_trusted
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Cf"]), max_size=40)
 fractions = st.floats(0, 1)
@@ -147,13 +150,6 @@ def test_a_manifest_of_many_bytes_is_not_read(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_threshold_of_a_prompt_is_its_own_or_the_default() -> None:
-    decisions = manifest(thresholds={"Edema": 0.4}).decisions
-
-    assert decisions.threshold("Edema") == 0.4
-    assert decisions.threshold("Fracture") == 0.5
-
-
 def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest())
     assert "[detection]" not in (tmp_path / MANIFEST).read_text()
@@ -163,16 +159,6 @@ def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> No
 
     assert read_manifest(tmp_path) == replace(manifest(), detection=rule)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"films": 0}, {"measured_on": " "}, {"mean_absolute_error": 2.0}, {"bias": 0.06}, {"lower": float("nan")}]
-)
-def test_an_error_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    sound = RatioError(measured_on="phantoms", films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05)
-
-    with pytest.raises(ValueError, match="must"):
-        replace(sound, **wrong)
 
 
 def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
@@ -190,9 +176,136 @@ def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
     assert both.on_phantoms().decisions.threshold("edema") == 0.4
 
 
-def test_a_band_of_a_finding_that_is_left_out_is_refused() -> None:
-    band = Band(lower=0.35, below=60, missed=3, within=20, shown=6)
-    measured = Measurement(measured_on="hospital", positives=20, negatives=80, band=band)
+DECISIONS = Decisions(
+    temperature=1.0,
+    default_threshold=0.5,
+    thresholds={"edema": 0.7, "fracture": 0.7, "nodule": 0.7},
+    measurements={
+        "edema": Measurement(measured_on="hospital", positives=20, negatives=80),
+        "fracture": Measurement(measured_on="phantoms", positives=20, negatives=80),
+    },
+    review_band=0.1,
+    box_threshold=0.5,
+    region_threshold=0.5,
+)
 
-    with pytest.raises(ValueError, match="left out; remove it"):
-        replace(manifest().decisions, thresholds={"edema": 1.0}, measurements={"edema": measured})
+
+@pytest.mark.parametrize(
+    ("key", "trusted", "above", "near"),
+    [
+        ("edema", "real", FindingState.PRESENT, FindingState.INDETERMINATE),
+        ("edema", "phantoms", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("edema", "any", FindingState.PRESENT, FindingState.INDETERMINATE),
+        ("fracture", "real", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("fracture", "phantoms", FindingState.PRESENT, FindingState.INDETERMINATE),
+        ("nodule", "real", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("nodule", "phantoms", FindingState.UNCALIBRATED, FindingState.UNCALIBRATED),
+        ("nodule", "any", FindingState.PRESENT, FindingState.INDETERMINATE),
+    ],
+)
+def test_only_a_measured_threshold_calls_a_finding_present(
+    key: str, trusted: Trusted, above: FindingState, near: FindingState
+) -> None:
+    states = [decide(DECISIONS, key, probability, trusted=trusted) for probability in (0.7, 0.65, 0.6, 0.5999)]
+
+    assert states == [above, near, near, FindingState.ABSENT]
+
+
+def test_a_measured_band_goes_before_the_common_width() -> None:
+    wide = Band(lower=0.2, below=40, missed=2, within=30, shown=9)
+    narrow = replace(wide, lower=0.7)
+    measurements = {key: replace(own, band=wide) for key, own in DECISIONS.measurements.items()}
+    phantoms = {"edema": PhantomThreshold(threshold=0.8, positives=3, negatives=7, band=narrow)}
+    decisions = replace(DECISIONS, measurements=measurements, phantoms=phantoms)
+
+    real = [decide(decisions, "edema", probability, trusted="real") for probability in (0.199, 0.2, 0.699, 0.7)]
+    drawn = [
+        decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.69, 0.7, 0.8)
+    ]
+
+    assert real == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.INDETERMINATE, FindingState.PRESENT]
+    assert drawn == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.PRESENT]
+    assert decide(decisions, "nodule", 0.599, trusted="any") is FindingState.ABSENT, "it has no band of its own"
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "trusting"),
+    [("hospital", {"real", "any"}), ("phantoms", {"phantoms", "any"}), (None, set())],
+)
+def test_a_ratio_is_trusted_where_its_error_was_measured(measured_on: str | None, trusting: set[str]) -> None:
+    error = measured_on and RatioError(
+        measured_on=measured_on, films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05
+    )
+    ways: tuple[Trusted, ...] = ("real", "phantoms", "any")
+
+    assert {trusted for trusted in ways if is_ratio_trusted(error or None, trusted)} == trusting
+    measured = {trusted for trusted in ways if is_ratio_measured(error or None, trusted)}
+    assert measured == (trusting - {"any"} if measured_on == "phantoms" else trusting)
+
+
+@pytest.mark.parametrize("key", [None, "pneumonia"])
+def test_what_has_no_threshold_stays_to_be_reviewed(key: str | None) -> None:
+    for trusted in ("real", "phantoms"):
+        assert decide(DECISIONS, key, 0.9, trusted=trusted) is FindingState.UNCALIBRATED
+        assert decide(DECISIONS, key, 0.39, trusted=trusted) is FindingState.ABSENT
+    assert decide(DECISIONS, key, 0.5, trusted="any") is FindingState.PRESENT
+
+
+def test_a_finding_has_a_threshold_for_each_kind_of_film() -> None:
+    own = PhantomThreshold(threshold=0.4, positives=3, negatives=7)
+    decisions = replace(DECISIONS, phantoms={"edema": own})
+
+    real = [decide(decisions, "edema", probability, trusted="real") for probability in (0.5, 0.7)]
+    on_phantoms = [
+        decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.2, 0.5)
+    ]
+
+    assert (real, on_phantoms) == (
+        [FindingState.ABSENT, FindingState.PRESENT],
+        [FindingState.ABSENT, FindingState.PRESENT],
+    )
+
+
+HOSPITAL = Measurement(measured_on="hospital", positives=20, negatives=80)
+BAND = Band(lower=0.2, below=40, missed=2, within=9, shown=9)
+HIGH = replace(BAND, lower=0.75)
+ERROR = RatioError(measured_on="phantoms", films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05)
+PLACE = PlaceRule(measured_on="hospital", least=0.5, told=2, right=1)
+DRAWN = PhantomThreshold(threshold=0.4, positives=3, negatives=7)
+
+
+@pytest.mark.parametrize(
+    ("sound", "wrong", "complaint"),
+    [
+        (ERROR, {"films": 0}, "must"),
+        (ERROR, {"measured_on": " "}, "must"),
+        (ERROR, {"mean_absolute_error": 2.0}, "must"),
+        (ERROR, {"bias": 0.06}, "must"),
+        (ERROR, {"lower": float("nan")}, "must"),
+        (BAND, {"lower": 1.2}, "must lie"),
+        (BAND, {"missed": 41}, "are counts"),
+        (BAND, {"shown": 10}, "are counts"),
+        (BAND, {"shown": -1}, "are counts"),
+        (HOSPITAL, {"measured_on": " "}, "measured_on"),
+        (HOSPITAL, {"positives": 0}, "positives"),
+        (HOSPITAL, {"negatives": 0}, "negatives"),
+        (PLACE, {"measured_on": "phantoms"}, "measured_on"),
+        (PLACE, {"measured_on": " "}, "measured_on"),
+        (PLACE, {"right": 3}, "right"),
+        (DECISIONS, {"thresholds": {"fracture": 0.7}}, "measurements.edema belongs to no threshold"),
+        (DECISIONS, {"measurements": {"edema": replace(HOSPITAL, band=HIGH)}}, "edema.band.lower (0.75) must not be"),
+        (DECISIONS, {"phantoms": {"edema": replace(DRAWN, band=HIGH)}}, "edema.band.lower (0.75) must not be above"),
+        (
+            DECISIONS,
+            {"thresholds": {"edema": 1.0}, "measurements": {"edema": replace(HOSPITAL, band=BAND)}},
+            "left out; remove it",
+        ),
+        *(
+            (DECISIONS, {"phantoms": {key: DRAWN}}, f"phantoms.{key} needs measurements.{key}, on real films")
+            for key in ("fracture", "nodule", "pneumonia")
+        ),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(sound: object, wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        replace(sound, **wrong)  # type: ignore[type-var] # any of these dataclasses

@@ -1,7 +1,8 @@
-"""What a model directory lacks is said before a port opens and before torch is imported."""
+"""What a model directory or an environment lacks is said before a port opens and before torch is imported."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from models.engines import ENGINES, GPU_ENGINES, WHEELS
+from models.engines.opening import open_engine
 from models.engines.proof import check_files
 from models.errors import ModelError
 from node import config
@@ -16,6 +19,9 @@ from node.config import ModelSettings
 from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.service import Service, on_database, run_command, settings_for
+
+RUNTIMES = pytest.mark.drill(part="runtimes")
+
 
 MISSING = {
     "manifest.toml": "name a model directory",
@@ -33,24 +39,20 @@ def model(phantom_model: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(phantom_model, tmp_path / "model", copy_function=shutil.copyfile))
 
 
-def written(folder: Path, model: Path, *, engine: str = "onnx") -> Path:
+def written(folder: Path, model: Path) -> Path:
     """The settings file of a node with this model."""
-    settings = settings_for(folder / "node", archive_port=104, model=ModelSettings(directory=model, engine=engine))
+    settings = settings_for(folder / "node", archive_port=104, model=ModelSettings(directory=model))
     path = folder / "node.toml"
     path.write_text(config.render(settings), encoding="utf-8")
     return path
 
 
-@pytest.mark.drill(part="runtimes")
-@pytest.mark.parametrize("command", ["check", "serve"])
+@RUNTIMES
 @pytest.mark.parametrize("name", MISSING)
-def test_a_missing_model_file_is_named_with_its_remedy_at_once(
-    tmp_path: Path, model: Path, name: str, command: str
-) -> None:
+def test_a_missing_model_file_is_named_with_its_remedy_at_once(tmp_path: Path, model: Path, name: str) -> None:
     (model / name).unlink()
-    path = written(tmp_path, model)
 
-    done = run_command(command, path)
+    done = run_command("serve", written(tmp_path, model))
 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -93,3 +95,45 @@ def test_a_process_that_does_not_read_needs_no_model(tmp_path: Path) -> None:
 
     with Service(away, scripted=False, only="listener") as listener:
         assert peers.send(films.thumbnail(), port=listener.dicom_port) == 0
+
+
+MENDED_BY = r"run pip uninstall -y onnxruntime onnxruntime-gpu && pip install -c constraints\.txt '\.\[gpu\]'"
+
+
+@pytest.fixture
+def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on Python's path where pip has noted both packages."""
+    folder = tmp_path / "site"
+    for name in WHEELS:
+        noted = folder / f"{name.replace('-', '_')}-1.31.1.dist-info" / "METADATA"
+        noted.parent.mkdir(parents=True)
+        noted.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.31.1\n", encoding="ascii")
+    monkeypatch.syspath_prepend(folder)
+    return folder
+
+
+@RUNTIMES
+@pytest.mark.usefixtures("both")
+@pytest.mark.parametrize("engine", [*ENGINES, *GPU_ENGINES])
+def test_no_runtime_is_opened_with_both(phantom_model: Path, engine: str) -> None:
+    with pytest.raises(ModelError, match=MENDED_BY):
+        check_files(phantom_model, engine=engine)
+    with pytest.raises(ModelError, match=MENDED_BY):
+        open_engine(phantom_model, engine=engine)
+
+
+@RUNTIMES
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_node_does_not_start_with_both(tmp_path: Path, both: Path, phantom_model: Path, command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "node", command, str(written(tmp_path, phantom_model))],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": str(both)},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "onnxruntime and onnxruntime-gpu are both installed" in line and "pip uninstall" in line
+    assert "service.listening" not in done.stdout and not (tmp_path / "node").exists()

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
-from models.contract import Box, FilmReading, FindingState, PromptKind, Question, ReaderPrompt
-from models.engines import FloatArray
+from export.to_onnx import load_graph
+from models.contract import Box, FilmReading, FindingState, PromptKind, Question, ReaderPrompt, Side, Trusted
+from models.engines import ENGINES, FloatArray, IntArray
+from models.engines.comparison import FLOAT32
+from models.engines.onnx_engine import open_onnx
+from models.engines.opening import open_engine
+from models.engines.proof import graph_path
+from models.engines.turns import MOST_TOKENS
 from models.errors import ModelError
+from models.lab.evaluation.cases import shown
+from models.lab.evaluation.evaluated_model import read_questions
+from models.lab.evaluation.request import DEFAULT
+from models.lab.phantoms import phantom
 from models.manifest import ReportRule
+from models.reading.decided_film import Look
 from models.reading.decision import is_trusted
+from models.reading.deduplicate import deduplicate
 from models.reading.phrasebook import Phrasebook, contrast, emphasize, opposite
-from models.reading.reader import ChexReader
+from models.reading.reader import ChexReader, open_reader
 from models.reading.speech import printable
 from tests.paths import REPOSITORY
 from tests.support.scripted_engine import (
@@ -30,6 +48,7 @@ from tests.support.scripted_engine import (
     SENTENCES,
     ScriptedEngine,
     box,
+    centers_of,
     feature_of,
     reader_of,
     scores_of,
@@ -38,7 +57,12 @@ from tests.support.scripted_engine import (
 
 def _read(engine: ScriptedEngine, *prompts: ReaderPrompt, rule: ReportRule | None = None) -> FilmReading:
     reader = reader_of(engine, rule)
-    return reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), prompts)
+    return reader.report(look(reader), prompts)
+
+
+def look(reader: ChexReader) -> Look:
+    """Look at an empty film."""
+    return reader.look(np.zeros((300, 300), dtype=np.float32))
 
 
 @pytest.mark.parametrize(
@@ -57,25 +81,12 @@ def test_a_finding_is_present_from_its_threshold_on(probability: float, state: s
     assert reading.state == state
 
 
-def test_an_unmeasured_threshold_calls_nothing_present() -> None:
-    engine = ScriptedEngine([0.8, 0.51, 0.49], ["One", "Two", "Three"])
-    reader = reader_of(engine, trusted="real")
-
-    reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE, NORMAL])
-
-    assert [prompt.state for prompt in reading.prompts] == [
-        FindingState.UNCALIBRATED,
-        FindingState.ABSENT,
-        FindingState.ABSENT,
-    ]
-
-
 def test_a_finding_with_the_threshold_1_is_left_out() -> None:
     reader = reader_of(ScriptedEngine([0.8, 0.8], ["One", "Two"]))
     decisions = replace(reader.manifest.decisions, thresholds={"fracture": 1.0})
     reader.manifest = replace(reader.manifest, decisions=decisions)
 
-    edema, fracture = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE]).prompts
+    edema, fracture = reader.report(look(reader), [EDEMA, FRACTURE]).prompts
 
     assert (edema.state, fracture.state) == (FindingState.PRESENT, FindingState.LEFT_OUT)
     trusted = [is_trusted(decisions, key, "any") for key in ("edema", "fracture")]
@@ -151,7 +162,7 @@ def test_no_chain_of_duplicates_gives_a_finding_other_words() -> None:
     reader = reader_of(engine)
     reader.rule = "checked"
 
-    reading = reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, LEFT, RIGHT])
+    reading = reader.report(look(reader), [EDEMA, LEFT, RIGHT])
 
     assert reading.sentences[reading.prompts[0].sentence or 0].text == own
 
@@ -285,19 +296,19 @@ def test_a_question_that_has_no_answer_is_refused(
     prompt: str | None, edges: tuple[float, float, float, float] | None
 ) -> None:
     reader = reader_of(ScriptedEngine([0.5], ["Words"]))
-    film = reader.look(np.zeros((300, 300), dtype=np.float32))
 
     with pytest.raises(ValueError):
-        reader.ask(film, [Question(prompt=prompt, box=None if edges is None else box(*edges))], reference=[EDEMA])
+        reader.ask(
+            look(reader), [Question(prompt=prompt, box=None if edges is None else box(*edges))], reference=[EDEMA]
+        )
 
 
 @pytest.mark.parametrize("box", [None, box(0.4, 0.4, 0.6, 0.6)])
 def test_a_question_too_long_for_the_network_is_refused(box: Box | None) -> None:
     reader = reader_of(ScriptedEngine([0.5], ["Words"]))
-    film = reader.look(np.zeros((300, 300), dtype=np.float32))
 
     with pytest.raises(ValueError, match=r"longer than the network reads \(75 tokens"):
-        reader.ask(film, [Question(prompt="heart " * 76, box=box)])
+        reader.ask(look(reader), [Question(prompt="heart " * 76, box=box)])
 
 
 def test_the_reader_runs_without_torch() -> None:
@@ -312,8 +323,259 @@ def test_tokens_are_reported_without_end_marks() -> None:
     note = heard.append
     reader = ChexReader(reader_of(engine).manifest, engine, PROMPTS, SENTENCES, on_written=lambda *said: note(said))
 
-    reader.report(reader.look(np.zeros((300, 300), dtype=np.float32)), [EDEMA, FRACTURE])
+    reader.report(look(reader), [EDEMA, FRACTURE])
 
     ((tokens, seconds),) = heard
     assert tokens == len(SENTENCES.encode("There is edema.")) + len(SENTENCES.encode("No."))
     assert seconds >= 0.0
+
+
+def _one_by_one(
+    similarity: FloatArray, preference: Sequence[float], rule: ReportRule
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """spec §9.1.6, word by word: an independent form to compare with."""
+    kept = list(range(len(similarity)))
+    follows: dict[int, int] = {}
+    while len(kept) > 1:
+        likeness, first, second = max(
+            ((similarity[a, b], -a, -b) for a in kept for b in kept if a != b), key=lambda pair: pair
+        )
+        first, second = -first, -second
+        if likeness < rule.remove_above and (likeness < rule.soft_remove_above or len(kept) <= rule.max_sentences):
+            break
+        gone = first if preference[first] < preference[second] else second
+        follows[gone] = second if gone == first else first
+        kept.remove(gone)
+
+    def survivor(index: int) -> int:
+        return survivor(follows[index]) if index in follows else index
+
+    return tuple(kept), tuple(survivor(index) for index in range(len(similarity)))
+
+
+@st.composite
+def _sentences(draw: st.DrawFn) -> tuple[FloatArray, list[float], ReportRule]:
+    count = draw(st.integers(0, 7))
+    # Few distinct values, so that ties are common.
+    half = draw(arrays.arrays(np.float32, (count, count), elements=st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])))
+    similarity = np.triu(half, 1) + np.triu(half, 1).T
+    preference = draw(st.lists(st.sampled_from([0.1, 0.2, 0.3]), min_size=count, max_size=count))
+    rule = ReportRule(
+        remove_above=draw(st.sampled_from([0.5, 0.75, 1.0])),
+        soft_remove_above=draw(st.sampled_from([0.25, 0.5])),
+        max_sentences=draw(st.integers(1, 4)),
+    )
+    return similarity, preference, rule
+
+
+@given(_sentences())
+def test_duplicates_go_in_the_published_order_and_break_ties_so(
+    drawn: tuple[FloatArray, list[float], ReportRule],
+) -> None:
+    similarity, preference, rule = drawn
+
+    assert deduplicate(similarity, preference, rule) == _one_by_one(similarity, preference, rule)
+
+
+TEXTS = (
+    "No focal consolidation, pleural effusion or pneumothorax is seen.",
+    "!",
+    "Edema",
+    "heart " * 100,
+    "Edema",
+    "The heart<|endoftext|> is enlarged",
+    *(f"Mass number {number} in the left upper zone" for number in range(23)),
+)
+
+
+class Watched(ScriptedEngine):
+    """Keeps the tokens that it was given."""
+
+    given: list[IntArray]
+
+    def encode_prompts(self, tokens: IntArray) -> np.ndarray:
+        self.given = [*getattr(self, "given", []), tokens]
+        return super().encode_prompts(tokens)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_cut_text_has_the_vector_of_the_padded_one(phantom_model: Path, name: str) -> None:
+    engine = open_engine(phantom_model, engine=name)
+
+    cut = Phrasebook(engine, PROMPTS).embed(TEXTS)
+
+    padded = engine.encode_prompts(PROMPTS.encode(TEXTS))
+    assert cut.shape == padded.shape
+    assert np.abs(cut - padded).max() <= FLOAT32.features * max(1.0, float(np.abs(padded).max()))
+
+
+def test_texts_are_encoded_once_in_parts_without_their_padding() -> None:
+    engine = Watched(probabilities=[], said=[])
+
+    Phrasebook(engine, PROMPTS).embed(TEXTS)
+
+    ends = [tokens.argmax(axis=1) + 1 for tokens in engine.given]
+    assert all(tokens.size <= MOST_TOKENS for tokens in engine.given)
+    assert all(tokens.shape[1] == lengths.max() for tokens, lengths in zip(engine.given, ends, strict=True))
+    assert sum(len(tokens) for tokens in engine.given) == len(set(TEXTS))
+
+
+def test_a_prepared_reader_encodes_only_sentences_of_a_film() -> None:
+    engine = Watched(probabilities=[0.78, 0.22], said=["Edema is seen.", "No fracture."])
+    reader, prompts = reader_of(engine), (EDEMA, FRACTURE)
+
+    reader.prepare(prompts)
+
+    phrases = ["Edema", "No edema", "Fracture", "No fracture"]
+    sided = [f"{side} {name}" for name in ("Edema", "Fracture") for side in ("left", "right")]
+    before = [_text(row) for tokens in engine.given for row in tokens]
+    assert sorted(before) == sorted(_text(row) for row in PROMPTS.encode([*phrases, *sided, "Spine"]))
+    reader.report(reader.look(np.zeros((8, 8), dtype=np.float32)), prompts, side_of=lambda _x, _width: Side.LEFT)
+    after = [_text(row) for tokens in engine.given for row in tokens][len(before) :]
+    assert sorted(after) == sorted(_text(row) for row in PROMPTS.encode(engine.said))
+
+
+def _text(row: IntArray) -> tuple[int, ...]:
+    return tuple(row[: row.argmax() + 1].tolist())
+
+
+def test_a_graph_for_phrases_of_one_length_is_refused(phantom_model: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    path = graph_path(model, "encode_prompts")
+    graph = load_graph(path)
+    graph.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 77
+    onnx.save(graph, path)
+
+    with pytest.raises(ModelError, match=r"one length only; run .*export\.build"):
+        open_onnx(model)
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def shipped(request: pytest.FixtureRequest, phantom_model: Path) -> ChexReader:
+    return open_reader(phantom_model, engine=request.param, threads=1)
+
+
+@pytest.fixture(scope="module")
+def seen(shipped: ChexReader) -> Look:
+    return shipped.look(np.random.default_rng(0).random((300, 260), dtype=np.float32))
+
+
+def test_an_answer_does_not_depend_on_what_else_is_asked(shipped: ChexReader, seen: Look) -> None:
+    drawn = box(0.25, 0.5, 0.55, 0.7)
+    questions = [
+        Question(prompt="Pleural effusion"),
+        Question(box=drawn),
+        Question(prompt="Pneumothorax"),
+        Question(prompt="Pleural effusion", box=drawn),
+    ]
+
+    together = shipped.ask(seen, questions, reference=[EDEMA, NORMAL])
+
+    for question, answer in zip(questions, together, strict=True):
+        (alone,) = shipped.ask(seen, [question], reference=[EDEMA, NORMAL])
+        assert answer.sentence == alone.sentence
+        assert answer.score == pytest.approx(alone.score, abs=1e-5)
+        assert centers_of(answer.boxes) == pytest.approx(centers_of(alone.boxes), abs=1e-5)
+    assert len({answer.score for answer in together}) == len(questions)
+
+
+@pytest.mark.parametrize("trusted", get_args(Trusted))
+def test_a_question_of_the_set_is_answered_as_the_report_does(phantom_model: Path, trusted: Trusted) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted)
+    asked = read_questions(DEFAULT).prompts
+    judged = [prompt for prompt in asked if prompt.kind is not PromptKind.REGION]
+
+    for seed in range(2000000, 2000003):
+        film = reader.look(phantom(seed, side=224).pixels.astype(np.float32) / np.float32(255))
+        reported = {prompt.key: prompt for prompt in reader.report(film, asked).prompts}
+        answers = reader.ask(
+            film, [Question(prompt=f" {prompt.phrases[0].upper()} ") for prompt in judged], reference=asked
+        )
+        for prompt, answer in zip(judged, answers, strict=True):
+            assert answer.state == reported[prompt.key].state
+            assert answer.score == reported[prompt.key].probability
+            assert answer.boxes == reported[prompt.key].boxes
+
+
+@pytest.mark.parametrize("trusted", ["real", "any"])
+def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trusted: Trusted) -> None:
+    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, sentences="checked")
+    film = reader.look(phantom(2000000, side=224).pixels.astype(np.float32) / np.float32(255))
+    asked = [
+        Question(prompt="Pneumonia in the left lung"),
+        Question(prompt="Pneumonia", box=box(0.3, 0.3, 0.7, 0.7)),
+    ]
+
+    answers = reader.ask(film, asked, reference=read_questions(DEFAULT).prompts)
+
+    assert [(answer.state, answer.sentence) for answer in answers] == [(FindingState.LEFT_OUT, "")] * 2
+
+
+def test_words_never_learned_are_named_and_get_no_box(shipped: ChexReader, seen: Look) -> None:
+    asked = [
+        Question(prompt="Banana in the left lung, or tuberculosis"),
+        Question(prompt="Cat", box=box(0.4, 0.4, 0.6, 0.6)),
+        Question(prompt="Edema"),
+    ]
+
+    unknown, boxed, known = shipped.ask(seen, asked, reference=[EDEMA])
+
+    assert unknown.never_learned == ("banana", "tuberculosis")
+    assert boxed.never_learned == ("cat",)
+    assert [(answer.sentence, answer.score, answer.state, len(answer.boxes)) for answer in (unknown, boxed)] == [
+        ("", None, None, 0)
+    ] * 2
+    assert known.score is not None
+
+
+def test_a_prompt_set_with_words_never_learned_is_refused(shipped: ChexReader) -> None:
+    strange = ReaderPrompt(
+        key="tb", kind=PromptKind.PATHOLOGY, phrases=("Tuberculosis",), negatives=("No tuberculosis",)
+    )
+
+    with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
+        shipped.check([*read_questions(DEFAULT).prompts, strange])
+
+
+def test_the_answer_to_a_box_is_that_box_with_its_score(shipped: ChexReader, seen: Look) -> None:
+    (answer,) = shipped.ask(seen, [Question(box=box(0.25, 0.5, 0.55, 0.7))], reference=[EDEMA])
+
+    assert centers_of(answer.boxes) == pytest.approx(np.array([[0.4, 0.6, 0.3, 0.2]]))
+    assert scores_of(answer.boxes) == pytest.approx([answer.score])
+    assert answer.state in (FindingState.UNCALIBRATED, FindingState.ABSENT)  # no threshold is ever measured for a box
+    assert not answer.positive
+
+
+def test_a_box_alone_needs_something_to_be_compared_with(shipped: ChexReader, seen: Look) -> None:
+    with pytest.raises(ValueError, match="reference"):
+        shipped.ask(seen, [Question(box=box(0.4, 0.4, 0.6, 0.6))], reference=[LEFT])
+
+
+SEED = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def middle_reader(phantom_model: Path) -> ChexReader:
+    return open_reader(phantom_model, engine="onnx", threads=1)
+
+
+@pytest.mark.parametrize("seed", [SEED, SEED + 1, SEED + 2])
+@pytest.mark.parametrize("shift", [-0.1, 0.0, 0.1])
+def test_the_middle_is_where_the_spine_lies(middle_reader: ChexReader, seed: int, shift: float) -> None:
+    film = phantom(seed, side=middle_reader.manifest.input.size)
+    gray = shown(film.pixels, middle_reader.manifest.gray)
+    columns = round(shift * gray.shape[1])
+    padded = np.pad(gray, ((0, 0), (max(columns, 0), max(-columns, 0))), mode="edge")
+    moved = padded[:, : gray.shape[1]] if columns >= 0 else padded[:, -columns:]
+
+    middle = middle_reader.middle(middle_reader.look(np.ascontiguousarray(moved)))
+
+    assert middle == pytest.approx(float(film.regions["spine"][0]) + shift, abs=0.05)
+
+
+def test_a_spine_below_the_threshold_gives_no_middle(phantom_model: Path) -> None:
+    certain = open_reader(phantom_model, engine="onnx", threads=1)
+    decisions = replace(certain.manifest.decisions, box_threshold=1.0)
+    certain.manifest = replace(certain.manifest, decisions=decisions)
+
+    assert certain.middle(certain.look(np.zeros((224, 224), dtype=np.float32))) is None

@@ -7,18 +7,146 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
+import torch
 
-from models.engines import scheduler
-from models.engines.scheduler import Scheduler
+from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, while_wanted
 from models.engines.turns import for_person
 from models.errors import Abandoned, ModelError
+from models.network.packed_decoding import Writing
 from tests.support.fakes import Panic
-from tests.support.scheduling import LAYERS, LIMIT_SECONDS, Callers, Said, Scripted, held, held_by_a_call
+
+LAYERS = 24
+LIMIT_SECONDS = 30.0
+_TOKEN = torch.ones(1, dtype=torch.int64)
+"""One that ends no sentence."""
+
+
+class Said(Writing):
+    """Sentences that end after so many tokens; fails_at: the token that cannot be generated; error: what it raises."""
+
+    def __init__(
+        self, name: str, tokens: int, *, fails_at: int | None = None, error: type[BaseException] = ValueError
+    ) -> None:
+        super().__init__(torch.zeros(1, 1), max_length=tokens + 1)
+        self.name, self.fails_at, self.error = name, fails_at, error
+
+
+@dataclass
+class Scripted:
+    """Notes each unit; tells when a unit was reached, and holds the thread there until it may go on."""
+
+    notes: list[str] = field(default_factory=list)
+    hold_at: Callable[[list[str]], bool] = lambda _: False
+    reached: threading.Event = field(default_factory=threading.Event)
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        if not self.reached.is_set() and self.hold_at(self.notes):
+            self.reached.set()
+            assert self.may_go_on.wait(LIMIT_SECONDS)
+
+    def join(self, batch: Sequence[Writing]) -> Iterator[None]:
+        self.note("join " + " ".join(said.name for said in cast(Sequence[Said], batch)))
+        yield
+
+    def step(self, batch: Sequence[Writing]) -> Iterator[None]:
+        rows = cast(Sequence[Said], batch)
+        for layer in range(LAYERS):
+            self.note(f"layer {layer} " + " ".join(said.name for said in rows))
+            yield
+        if (failed := next((said for said in rows if said.fails_at == said.place), None)) is not None:
+            raise failed.error("this token cannot be generated")
+        for said in rows:
+            said.add(_TOKEN)
+        self.note("token " + " ".join(said.name for said in rows))
+
+    def tokens(self) -> list[str]:
+        return [note[len("token ") :] for note in self.notes if note.startswith("token")]
+
+
+class Callers:
+    """Threads that ask a scheduler, and what became of each."""
+
+    def __init__(self, script: Scripted, *, most_bytes: int = 1000, between_calls_seconds: float = 0.0) -> None:
+        self.script = script
+        self.scheduler = Scheduler(
+            join=script.join, step=script.step, most_bytes=most_bytes, between_calls_seconds=between_calls_seconds
+        )
+        self.outcomes: dict[str, BaseException | None] = {}
+        self._threads: list[threading.Thread] = []
+
+    def write(
+        self, said: Said, *, is_person: bool = False, size: int = 1, wanted: threading.Event | None = None
+    ) -> None:
+        self._begin(said.name, lambda: self.scheduler.write(said, size=size), is_person=is_person, wanted=wanted)
+
+    def call(self, name: str, *, is_person: bool = False) -> None:
+        self._begin(name, lambda: self.scheduler.call(lambda: self.script.note(f"call {name}")), is_person=is_person)
+
+    def finish(self) -> dict[str, BaseException | None]:
+        self.script.may_go_on.set()
+        for thread in self._threads:
+            thread.join(LIMIT_SECONDS)
+            assert not thread.is_alive()
+        return self.outcomes
+
+    def wait_for(self, claim: Callable[[], bool]) -> None:
+        limit = time.monotonic() + LIMIT_SECONDS
+        while not claim():
+            assert time.monotonic() < limit
+            time.sleep(0.001)
+
+    def queued(self) -> int:
+        lanes = (self.scheduler._films, self.scheduler._people)
+        return sum(len(lane.calls) + len(lane.waiting) for lane in lanes)
+
+    def _begin(
+        self, name: str, act: Callable[[], object], *, is_person: bool, wanted: threading.Event | None = None
+    ) -> None:
+        is_held = self.script.reached.is_set() and not self.script.may_go_on.is_set()
+        before = self.queued() + len(self.outcomes)
+
+        def ask() -> None:
+            try:
+                needed = while_wanted(lambda: not wanted.is_set()) if wanted else nullcontext()
+                with for_person() if is_person else nullcontext(), needed:
+                    act()
+                self.outcomes[name] = None
+            except BaseException as error:
+                self.outcomes[name] = error
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        self._threads.append(thread)
+        if is_held:
+            self.wait_for(lambda: self.queued() + len(self.outcomes) > before)
+
+
+def at(text: str) -> Callable[[list[str]], bool]:
+    return lambda notes: notes[-1] == text
+
+
+def held(text: str, *, most_bytes: int = 1000) -> Callers:
+    """Return callers of a scheduler that will stop at the first note of this text."""
+    return Callers(Scripted(hold_at=at(text)), most_bytes=most_bytes)
+
+
+def held_by_a_call(*, most_bytes: int = 1000) -> Callers:
+    """Return callers of a scheduler that is held in the middle of a call."""
+    callers = held("call first", most_bytes=most_bytes)
+    callers.call("first")
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    return callers
 
 
 def test_a_person_waits_for_one_layer_of_a_film() -> None:
@@ -54,28 +182,13 @@ def test_films_get_their_share_while_people_ask_without_end() -> None:
     callers.write(Said("film", 1))
     assert callers.script.reached.wait(LIMIT_SECONDS)
 
-    callers.write(Said("person", 3 * scheduler.PERSON_UNITS), is_person=True)
+    callers.write(Said("person", 3 * PERSON_UNITS), is_person=True)
 
     callers.finish()
     tokens = callers.script.tokens()
-    a_token_of_films = scheduler.PERSON_UNITS * -(-LAYERS // scheduler.FILM_UNITS)
+    a_token_of_films = PERSON_UNITS * -(-LAYERS // FILM_UNITS)
     assert tokens.index("film") <= a_token_of_films, "people must not stop a film"
-    assert tokens.index("film") >= a_token_of_films - scheduler.PERSON_UNITS, (
-        "films must not take more than their share"
-    )
-
-
-def test_calls_of_films_get_their_share_too() -> None:
-    callers = held_by_a_call()
-    callers.call("film")
-
-    callers.write(Said("person", 2 * scheduler.PERSON_UNITS), is_person=True)
-
-    callers.finish()
-    tokens_before = [
-        note for note in callers.script.notes[: callers.script.notes.index("call film")] if "token" in note
-    ]
-    assert len(tokens_before) == scheduler.PERSON_UNITS
+    assert tokens.index("film") >= a_token_of_films - PERSON_UNITS, "films must not take more than their share"
 
 
 def test_sentences_join_and_leave_at_every_token() -> None:
@@ -88,16 +201,6 @@ def test_sentences_join_and_leave_at_every_token() -> None:
     callers.finish()
 
     assert callers.script.tokens() == ["long", *["long short middle"] * 2, "long middle", "long"]
-
-
-def test_two_people_are_answered_together() -> None:
-    callers = held_by_a_call()
-    for said in (Said("a", 2), Said("b", 3)):
-        callers.write(said, is_person=True)
-
-    callers.finish()
-
-    assert callers.script.tokens() == ["a b", "a b", "b"]
 
 
 def test_sentences_that_do_not_fit_wait() -> None:

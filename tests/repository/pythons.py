@@ -49,21 +49,9 @@ def _outcome(version: str) -> str | None:
         return "no environment could be made"
     if not _runs(*pip, *_libraries()):
         return "the libraries could not be installed, so not tested"
+    options = "-q --quick -rfE -n 2 --dist loadfile -p tests.support.without_torch -p no:cacheprovider".split()
     suite = "not drill and not full_size and not gpu"
-    options = (
-        "-q",
-        "--quick",
-        "-m",
-        suite,
-        "-rfE",
-        "-n",
-        "2",
-        "--dist",
-        "loadfile",
-        "-p",
-        "tests.support.without_torch",
-    )
-    return PASSED if _runs(python, "-m", "pytest", *options, "-p", "no:cacheprovider") else "failed"
+    return PASSED if _runs(python, "-m", "pytest", *options, "-m", suite) else "failed"
 
 
 def _runs(*command: str | Path) -> bool:

@@ -1,16 +1,24 @@
-"""What `examples/` adds to a node: a kind of output and a type of destination, installed as a stranger would."""
+"""What `examples/` has: packages that add to a node, programs and a notebook, installed and run as a stranger does."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypedDict
 
+import numpy as np
 import pytest
 from pydicom import dcmread
+from pydicom.dataset import Dataset
 
 from node import config, plugs
 from node.check_result import CheckState
@@ -19,12 +27,15 @@ from node.errors import ConfigError
 from node.health.checks import check_destinations
 from node.output_kinds import OUTPUTS
 from node.outputs.writers import write_objects
-from node.settings.destinations import TYPES
+from node.settings.destinations import TYPES, DicomDestination
 from node.web import words
 from tests.node.commands.test_local import read
 from tests.paths import REPOSITORY
 from tests.support import films, peers, samples, validators
 from tests.support.service import Service, settings_for
+
+PACKAGING = pytest.mark.drill(part="packaging")
+
 
 KEY_FILMS, FOLDER = "example-key-films", "example-folder"
 MODULES = ("key_films", "watched_folder")
@@ -63,7 +74,7 @@ def with_examples(directory: Path, *, archive_port: int = 104) -> Settings:
     return config.parse(table)
 
 
-@pytest.mark.drill(part="packaging")
+@PACKAGING
 @pytest.mark.usefixtures("installed")
 def test_a_node_writes_and_sends_what_packages_add(tmp_path: Path) -> None:
     film = films.thumbnail()
@@ -193,3 +204,206 @@ def test_a_package_that_is_no_good_is_refused(
 
 def test_no_kind_or_type_of_the_nodes_own_has_a_hyphen() -> None:
     assert not [name for name in (*OUTPUTS.own, *TYPES.own) if plugs.is_added(name)]
+
+
+EXAMPLES = REPOSITORY / "examples"
+SEND = EXAMPLES / "send_and_read_back"
+HTTP = EXAMPLES / "http_client" / "http_client.py"
+NOTEBOOK = EXAMPLES / "notebook" / "boxes.ipynb"
+
+DRAWN = """
+import json
+drawn = [
+    {
+        "picture": axes.images[0].get_array().tolist(),
+        "extent": axes.images[0].get_extent(),
+        "boxes": [[*patch.get_xy(), patch.get_width(), patch.get_height()] for patch in axes.patches],
+        "texts": [text.get_text() for text in axes.texts],
+        "label": axes.get_xlabel(),
+    }
+    for axes in (plt.figure(number).axes[0] for number in plt.get_fignums())
+]
+print(json.dumps(drawn))
+"""
+"""What a test adds to the notebook: it prints what was drawn."""
+
+
+def run(*words: object, folder: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def file_of(folder: Path, film: Dataset) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{film.SOPInstanceUID}.dcm"
+    path.write_bytes(films.file_bytes(film))
+    return path
+
+
+def shipped(folder: Path, *, port: int) -> Settings:
+    """The settings beside the program, with free ports, a folder of their own and little patience."""
+    settings = config.load(SEND / "node.toml")
+    [destination] = settings.destinations
+    assert isinstance(destination, DicomDestination)
+    return dataclasses.replace(
+        settings,
+        listener=dataclasses.replace(settings.listener, port=0),
+        storage=dataclasses.replace(settings.storage, directory=folder, min_free_mib=1),
+        study=dataclasses.replace(settings.study, quiet_seconds=0.3),
+        http=dataclasses.replace(settings.http, port=0),
+        destinations=(dataclasses.replace(destination, port=port),),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sending:
+    """A node with a scripted reader, and the port to which it sends its reports."""
+
+    node: Service
+    listen: int
+
+    def run(self, film: Path, *words: object) -> subprocess.CompletedProcess[str]:
+        ports = ("--port", self.node.dicom_port, "--listen", self.listen)
+        return run(SEND / "send_and_read_back.py", film, *ports, *words)
+
+
+@pytest.fixture(scope="module")
+def sending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sending]:
+    listen = peers.free_port()
+    with Service(shipped(tmp_path_factory.mktemp("sending") / "node", port=listen)) as node:
+        yield Sending(node=node, listen=listen)
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return file_of(tmp_path_factory.mktemp("film"), films.thumbnail())
+
+
+@pytest.fixture(scope="module")
+def sent(sending: Sending, film: Path) -> subprocess.CompletedProcess[str]:
+    return sending.run(film)
+
+
+@PACKAGING
+def test_a_film_is_sent_and_its_report_read_back(sent: subprocess.CompletedProcess[str]) -> None:
+    assert (sent.returncode, sent.stderr) == (0, "")
+    title, head, *lines = sent.stdout.splitlines()
+    assert title.startswith("AI findings S1 - RESEARCH, NOT FOR DIAGNOSIS")
+    assert head.split() == ["finding", "state", "probability", "side", "box:", "left,", "top,", "right,", "bottom"]
+    rows = [tuple(re.split(" {2,}", line.strip())) for line in lines]
+    assert ("Pleural effusion", "Present", "83 %", "Right", "46, 116, 92, 139") in rows
+    assert ("Lung lesion", "Indeterminate", "46 %", "Left", "139, 97, 185, 120") in rows
+    assert ("Fracture of bone", "Not reported, may have been missed", "-", "-", "-") in rows
+    assert any("Not looked for: all else" in line for line in lines)
+
+
+@PACKAGING
+def test_what_a_node_has_answered_is_asked_anew_as_a_copy(
+    sending: Sending, film: Path, sent: subprocess.CompletedProcess[str]
+) -> None:
+    again, copied = (sending.run(film, *words) for words in (("--wait", 1), ("--copy",)))
+
+    assert (again.returncode, again.stdout) == (1, "")
+    assert "a node answers a film once, --copy asks anew" in again.stderr
+    assert copied.returncode == 0
+    assert copied.stdout == sent.stdout
+
+
+@PACKAGING
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--ae-title", "STRANGER"), "refuses STRANGER; add it to [[listener.callers]]"),
+        (("--listen", "its own"), "cannot be listened on"),
+    ],
+)
+def test_what_hinders_is_named(sending: Sending, film: Path, words: tuple[str, object], said: str) -> None:
+    option, value = words
+
+    done = sending.run(film, option, sending.node.dicom_port if value == "its own" else value)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+
+
+@PACKAGING
+@pytest.mark.usefixtures("phantom_model")
+def test_a_model_is_asked_by_a_prompt_by_a_box_and_by_both() -> None:
+    done = run("-m", "examples.ask_a_model.ask_a_model")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    by_prompt, by_box, by_both = done.stdout.split("\n\n")[1:4]
+    assert by_prompt.startswith("lung opacity: present, AI probability")
+    assert by_box.startswith("the box 120, 270, 240, 400: ")
+    assert by_both.startswith("lung opacity in the box 120, 270, 240, 400: ")
+    assert "at 120, 270, 240, 400" in by_both
+    assert "not for diagnosis" in done.stdout
+
+
+@PACKAGING
+def test_a_film_goes_over_http_and_its_answer_is_corrected(sending: Sending, tmp_path: Path) -> None:
+    film = file_of(tmp_path, films.as_another(films.thumbnail(), "http"))
+    url = ("--url", f"http://127.0.0.1:{sending.node.http_port}")
+
+    done = run(HTTP, film, *url, "--reject", "pleural_effusion")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [re.split(" {2,}", line.strip()) for line in done.stdout.splitlines() if "pleural_effusion" in line]
+    assert rows == [
+        ["pleural_effusion", "present", "83%", "-", "46, 116, 92, 139"],
+        ["pleural_effusion", "not reported", "83%", "rejected", "-"],
+    ]
+
+
+@PACKAGING
+def test_the_client_says_what_the_node_refuses(sending: Sending, film: Path) -> None:
+    done = run(HTTP, film, "--url", f"http://127.0.0.1:{sending.node.http_port}", "--reject", "nothing_known")
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "/corrections: 409, " in done.stderr
+
+
+class CodeCell(TypedDict):
+    """What the tests look at in a cell of code."""
+
+    execution_count: int | None
+    outputs: list[object]
+    source: list[str]
+
+
+def code_cells() -> list[CodeCell]:
+    return [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
+@PACKAGING
+def test_the_notebook_stores_no_outputs() -> None:
+    assert [(cell["execution_count"], cell["outputs"]) for cell in code_cells()] == [(None, [])] * 3
+
+
+@PACKAGING
+def test_the_notebook_draws_the_boxes_of_each_report(tmp_path: Path, opacity_film: Path) -> None:
+    (folder := tmp_path / "examples" / "notebook").mkdir(parents=True)
+    inverted = file_of(tmp_path / "node" / "commands" / "films", films.thumbnail())
+    plain = Path(shutil.copy(opacity_film, inverted.parent))
+    reports = read(tmp_path / "demo-out", inverted, plain)
+    code = "\n".join("".join(cell["source"]) for cell in code_cells())
+
+    done = run("-W", "ignore:FigureCanvasAgg", "-c", code + DRAWN, folder=folder)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    first, drawn = done.stdout.splitlines()
+    assert first.startswith("2 reports in ../../demo-out, on 2 films that were read; 2 of them are in")
+    expected = sorted((json.loads(json.dumps(report))["films"][0] for report in reports), key=lambda film: film["rows"])
+    found = sorted(json.loads(drawn), key=lambda axes: axes["extent"][2])
+    for film, axes, path in zip(expected, found, (inverted, plain), strict=True):
+        assert axes["extent"] == [0, film["columns"], film["rows"], 0]
+        places = [box["box"] for finding in film["findings"] for box in finding["boxes"]]
+        edges = [(left, top, left + width, top + height) for left, top, width, height in axes["boxes"]]
+        assert np.allclose(edges, [film["analyzed"], *places])
+        assert "Pleural effusion 83%" in axes["texts"]
+        assert "Lung lesion 46%, review" in axes["texts"]
+        assert "Not looked for: all else" in axes["label"]
+        stored = dcmread(path)
+        likeness = np.corrcoef(np.ravel(axes["picture"]), stored.pixel_array.ravel())[0, 1]
+        assert (likeness < 0) == (stored.PhotometricInterpretation == "MONOCHROME1")

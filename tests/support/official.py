@@ -1,22 +1,26 @@
-"""Checkpoints as their publishers wrote them, made of the recorded weights, so that a fresh clone can read them too."""
+"""Checkpoints as their publishers wrote them, made of the recorded weights, and the command that imports them."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tests.paths import GOLDEN
+from tests.paths import GOLDEN, REPOSITORY
 
 HEADS = 4
 """Of the recorded GPT-2: no file says so (spec §12)."""
 
 RUN = "chex_test/run_2024-01-01_00-00-00"
 STEP = 7
+_SAID = "said.json"
 LM_HEAD = "txt_decoder.language_model.lm_head.weight"
 
 State = dict[str, Tensor]
@@ -95,3 +99,37 @@ def chexzero(weights: State) -> State:
 def gpt2(weights: State, *, below: str = "txt_decoder.language_model.") -> State:
     """The GPT-2 as Hugging Face has it, or, below its `transformer.`, the bare model."""
     return {key.removeprefix(below): value for key, value in weights.items() if key.startswith(below)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """How the command ended, and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def published_folder(root: Path) -> Path:
+    """Write a published model folder, unpacked; returns the folder."""
+    save(root / RUN / "checkpoints" / f"checkpoint_{STEP:09d}.pth", checkpoint(state()))
+    return root / RUN.split("/")[0]
+
+
+def import_command(source: Path, model: Path, *more: str) -> list[str]:
+    """Give the command that imports a published folder and exports its graphs."""
+    return [sys.executable, "-m", "models.checkpoint", str(source), str(model), "--gpt2-heads", str(HEADS), *more]
+
+
+def import_recorded(folder: Path) -> None:
+    """Import the recorded weights into `folder/model`, and keep what the command said."""
+    done = subprocess.run(
+        import_command(published_folder(folder), folder / "model"), cwd=REPOSITORY, capture_output=True, text=True
+    )
+    said = Said(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    (folder / _SAID).write_text(json.dumps(asdict(said)), encoding="utf-8")
+
+
+def said_of(model: Path) -> Said:
+    """Give what the command said that made an imported model."""
+    return Said(**json.loads((model.parent / _SAID).read_text(encoding="utf-8")))

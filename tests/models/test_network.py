@@ -1,4 +1,4 @@
-"""The stage functions joined: what each answer may depend on. That they compute ChEX is shown by test_golden.py."""
+"""The network: shapes, laws, and what each answer may depend on. That it computes ChEX is shown by test_golden.py."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from models.manifest import (
 )
 from models.network.attention import DecoderLayer
 from models.network.chex import Chex
+from models.network.detector import pool, soft_boxes
+from models.network.image_encoder import Residual, convolutions
 
 DIM, PER_PROMPT = 16, 2
 
@@ -150,3 +152,62 @@ def test_combined_question_averages_what_prompt_and_box_say(
     regions = network.detector.gather((asked + network.detector.pool(patches, boxes)) / 2)
     memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
     torch.testing.assert_close(features, network.post_decoder(regions, memory, group=1))
+
+
+GRID = 7
+
+
+@pytest.mark.parametrize("center", [0.0, 0.3, 0.5 / GRID])
+def test_empty_box_gives_numbers(center: float) -> None:
+    weights = soft_boxes(torch.tensor([[[center, center, 0.0, 0.0]]]), grid=GRID, beta=2.0)
+
+    assert weights.isfinite().all()
+
+
+def test_a_finer_grid_can_give_sums_of_the_same_size() -> None:
+    coarse, fine = (
+        pool(torch.ones(1, grid**2, 1), torch.tensor([[[0.5, 0.5, 0.4, 0.4]]]), grid=grid, beta=2.0, scaled=True)
+        for grid in (GRID, 2 * GRID)
+    )
+    published = pool(torch.ones(1, GRID**2, 1), torch.tensor([[[0.5, 0.5, 0.4, 0.4]]]), grid=GRID, beta=2.0)
+
+    assert torch.equal(coarse, published)
+    assert fine.item() == pytest.approx(coarse.item(), rel=0.05)
+
+
+def test_rows_are_y_and_columns_are_x() -> None:
+    weights = soft_boxes(torch.tensor([[[0.9, 0.1, 0.2, 0.2]]]), grid=GRID, beta=2.0).reshape(GRID, GRID)
+
+    row, column = divmod(int(weights.argmax()), GRID)
+    assert (row, column) == (0, GRID - 1)
+
+
+@pytest.mark.parametrize(("patch", "layers"), [(2, 1), (16, 4)])
+def test_a_stem_halves_the_picture_until_a_pixel_is_a_patch(patch: int, layers: int) -> None:
+    stem = convolutions(32, patch=patch)
+
+    assert stem(torch.rand(3, 1, 64, 64)).shape == (3, 32, 64 // patch, 64 // patch)
+    assert sum(isinstance(layer, torch.nn.Conv2d) for layer in stem) == layers
+
+
+def test_residual_blocks_change_nothing_before_they_learned() -> None:
+    torch.manual_seed(0)
+    stem = convolutions(32, patch=16, residual=True)
+    pixels = torch.randn(2, 1, 64, 64)
+
+    plain = torch.nn.Sequential(*(layer for layer in stem if not isinstance(layer, Residual)))
+
+    assert sum(isinstance(layer, Residual) for layer in stem) == 3
+    assert torch.equal(stem(pixels), plain(pixels))
+    for layer in stem:
+        if isinstance(layer, Residual):
+            torch.nn.init.constant_(layer.gain, 0.5)
+    assert not torch.allclose(stem(pixels), plain(pixels))
+
+
+def test_a_stem_keeps_the_picture_in_sight() -> None:
+    torch.manual_seed(0)
+
+    patches = convolutions(128, patch=16)(torch.randn(4, 1, 64, 64))
+
+    assert 0.3 < patches.std() < 3

@@ -1,0 +1,490 @@
+"""Figures of evaluations against cases that were counted by hand, each by the library that computes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import log_loss, roc_auc_score
+
+from language.labels import RuleLabeler
+from models.contract import (
+    VIEWS,
+    By,
+    Contradiction,
+    FilmReading,
+    FindingState,
+    PromptKind,
+    PromptReading,
+    Sentence,
+    View,
+    ViewReading,
+    WithheldSentence,
+)
+from models.decisions import Decisions, sigmoid
+from models.engines import FloatArray
+from models.errors import ModelError
+from models.lab.evaluation import anatomy, references, regions, reports, side_questions, views
+from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.cases import SideQuestion, Truth
+from models.lab.evaluation.command import evaluate
+from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.document import task_section
+from models.lab.evaluation.reports import measure_sentences
+from models.lab.evaluation.request import Request
+from models.lab.evaluation.statistics import Bootstrap, area_under_curve, calibration_error, reliability
+from models.lab.evaluation.thresholds import TEMPERATURES, best_temperature
+from models.lab.evaluation.views import Kind, SeenView
+from models.lab.phantoms import FINDINGS
+from models.manifest import read_manifest
+from models.phantoms import main as make_phantoms
+from models.progress import quiet
+from models.reading.cardiothoracic import ChestWidths, Extent
+from models.reading.tokenizers import VOCABULARIES
+
+HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)
+AWAY = np.array([0.1, 0.1, 0.1, 0.1], dtype=np.float32)
+NEVER = Bootstrap(resamples=0)
+KEY = "cardiomegaly"
+Figures = Mapping[str, float]
+NUMBER = FINDINGS.index(KEY)
+
+
+def moved(box: FloatArray, share: float) -> FloatArray:
+    """The same box, moved to the right by a share of its width."""
+    return box + np.array([share * box[2], 0, 0, 0], dtype=np.float32)
+
+
+def truth(*boxes: FloatArray, located: bool = True) -> Truth:
+    there = {KEY: np.stack(boxes)} if boxes else {}
+    return Truth(boxes=there, located=frozenset(FINDINGS) if located else frozenset())
+
+
+def found(*pairs: tuple[FloatArray, float]) -> Detections:
+    return Detections(
+        np.array([box for box, _ in pairs], dtype=np.float32).reshape(-1, 4),
+        np.full(len(pairs), NUMBER, dtype=np.intp),
+        np.array([score for _, score in pairs], dtype=np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("truths", "said", "expected"),
+    [
+        pytest.param([truth(HEART)], [found((HEART, 0.9))], 1.0, id="found"),
+        pytest.param([truth(HEART)], [found()], 0.0, id="not found"),
+        # The first of two is wrong: where all is recalled, half of it is right.
+        pytest.param([truth(HEART)], [found((AWAY, 0.9), (HEART, 0.8))], 0.5, id="wrong first"),
+        pytest.param([truth(HEART)], [found((HEART, 0.9), (AWAY, 0.8))], 1.0, id="wrong last"),
+        # Moved by half its width, a box shares a third with itself: enough for IoU 0.1, 0.2 and 0.3 of seven.
+        pytest.param([truth(HEART)], [found((moved(HEART, 0.5), 0.9))], 3 / 7, id="moved"),
+        # One of two is found: precision 1 at the 51 recalls from 0 to 0.5, of 101.
+        pytest.param([truth(HEART), truth(HEART)], [found((HEART, 0.9)), found()], 51 / 101, id="one of two films"),
+        pytest.param([truth(HEART), truth()], [found((HEART, 0.8)), found((HEART, 0.9))], 0.5, id="on a film without"),
+        pytest.param(
+            [truth(HEART), truth(located=False)], [found((HEART, 0.8)), found((HEART, 0.9))], 1.0, id="not known there"
+        ),
+        # Of two boxes around the same thing one is too many.
+        pytest.param([truth(HEART, AWAY)], [found((HEART, 0.9), (HEART, 0.8), (AWAY, 0.7))], 0.834983, id="twice"),
+    ],
+)
+def test_average_precision_is_as_counted(truths: list[Truth], said: list[Detections], expected: float) -> None:
+    assert Precision(truths, said).per_class()[KEY] == pytest.approx(expected, abs=1e-6)
+
+
+def test_films_drawn_anew_give_the_figures_of_these_films() -> None:
+    truths, said = [truth(HEART), truth(HEART), truth()], [found((HEART, 0.9)), found(), found((HEART, 0.95))]
+    drawn = np.array([0, 0, 1])
+
+    expected = Precision([truths[i] for i in drawn], [said[i] for i in drawn]).per_class()
+
+    assert Precision(truths, said).per_class(drawn) == pytest.approx(expected, nan_ok=True)
+
+
+def test_overlap_is_averaged_over_films_then_over_regions() -> None:
+    lung, heart = HEART, AWAY
+    truths = [
+        Truth(regions={"right lung": lung, "left lung": lung, "cardiac silhouette": heart}),
+        Truth(regions={"right lung": lung}),
+    ]
+    boxes = {"right lung": lung, "left lung": moved(lung, 0.5), "cardiac silhouette": lung}
+
+    figures = anatomy.measure(truths, [boxes, {"right lung": moved(lung, 0.5)}], NEVER)
+
+    assert figures["per_region"] == pytest.approx({"right lung": 2 / 3, "left lung": 1 / 3, "cardiac silhouette": 0.0})
+    assert figures["miou"] == figures["lungs_and_heart"] == pytest.approx(1 / 3)
+    assert figures["lungs"] == pytest.approx(1 / 2)
+    assert figures["others"] is None
+
+
+def test_pairs_say_what_the_name_of_a_region_does_not() -> None:
+    def film(*lungs_with: str) -> tuple[Truth, NDArray[np.float32]]:
+        held = {name: frozenset({KEY} if name in lungs_with else ()) for name in ("right lung", "left lung")}
+        scores = np.zeros((2, len(FINDINGS)), dtype=np.float32)
+        scores[0] = 1  # The right lung is always said to hold everything.
+        return Truth(region_findings=held, judged=frozenset({KEY})), scores
+
+    films = [film("right lung")] * 3 + [film("right lung", "left lung")] + [film("left lung"), film()]
+
+    judged = regions.judged_of([expected for expected, _ in films], [scores for _, scores in films])
+
+    # 4 of 6 with, 2 of 6 without on the right; 2 and 4 on the left: 16 pairs in order, 8 + 8 equal, 4 reversed.
+    assert regions.pooled(judged) == pytest.approx((16 + 0.5 * 16) / 36)
+    assert regions.per_pair(judged, least=1) == {f"right lung / {KEY}": 0.5, f"left lung / {KEY}": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("box", "followed"),
+    [
+        (HEART, True),
+        (moved(HEART, 0.9), True),
+        (AWAY, False),
+        (np.array([0.9, 0.9, 0.1, 0.1], dtype=np.float32), False),
+    ],
+)
+def test_a_hint_is_followed_if_the_box_overlaps_the_asked_side(box: FloatArray, followed: bool) -> None:
+    asked = SideQuestion(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=True)
+
+    assert side_questions.is_followed(asked, box) is followed
+
+
+def test_hints_are_counted_by_whether_their_wording_was_taught() -> None:
+    asked = [
+        SideQuestion(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=taught)
+        for taught in (True, False)
+    ]
+
+    figures = side_questions.measure(
+        [Truth(hints=tuple(asked)), Truth()], [np.stack([HEART, AWAY]), HEART[:0].reshape(0, 4)], NEVER
+    )
+
+    assert figures == {"accuracy": 0.5, "accuracy_taught": 1.0, "accuracy_untaught": 0.0, "asked": 2, "deviations": {}}
+
+
+def test_reports_are_judged_by_the_classes_that_are_known() -> None:
+    truths = [
+        Truth(labels={"edema": True, "fracture": False, "pneumothorax": True}, report="There is edema."),
+        Truth(labels={"edema": True}),
+    ]
+    texts = ["There is edema. A rib fracture is seen.", "There is no edema. There is a pneumothorax."]
+
+    figures = reports.measure(truths, texts, RuleLabeler(), NEVER)
+
+    # Edema: right, missed. Fracture: wrong. Pneumothorax: missed, and not known of the second film.
+    assert figures["ce_micro_precision"] == pytest.approx(1 / 2)
+    assert figures["ce_micro_recall"] == pytest.approx(1 / 3)
+    assert figures["ce_micro_f1"] == figures["findings_f1"] == pytest.approx(2 / 5)
+    by_class = figures["per_class"]
+    assert isinstance(by_class, Mapping)
+    assert (by_class["edema"], by_class["fracture"], by_class["pneumonia"]) == (pytest.approx(2 / 3), 0.0, None)
+
+
+def test_a_report_gives_the_labels_of_a_film_that_has_no_others() -> None:
+    labeler = RuleLabeler()
+    report = "There is edema. Possible pneumonia. No pneumothorax."
+    truths = [Truth(report=report), Truth(report=report, labels={"edema": False}), Truth(report=" "), Truth()]
+
+    own, *others = reports.with_labels_of_reports(truths, labeler)
+
+    # What is uncertain counts as in generated reports, and what is not mentioned is absent.
+    assert {key for key, there in own.labels.items() if there} == {"edema", "pneumonia"}
+    assert own.labels.keys() == set(labeler.classes)
+    assert [truth.labels for truth in others] == [{"edema": False}, {}, {}]
+
+
+def test_words_are_compared_on_films_that_have_a_report() -> None:
+    figures = reports.sentence_figures(["one two three four", "", "the lungs are clear"], ["one two six four", "x", ""])
+
+    # Three of four words in order, and none of an empty report.
+    assert figures["rouge_l"] == pytest.approx(0.75 / 2)
+    assert reports.sentence_figures(["the heart is not enlarged"] * 2, ["the heart is not enlarged"] * 2) == {
+        "bleu": pytest.approx(1.0),
+        "rouge_l": pytest.approx(1.0),
+    }
+    assert reports.sentence_figures([""], ["x"]) == {}
+
+
+def test_calibration_is_the_gap_of_probability_and_frequency() -> None:
+    probabilities, there = np.array([0.9, 0.9, 0.1, 1.0]), np.array([True, False, False, True])
+
+    # 0.9 twice with one there: 0.4; 0.1: 0.1; 1.0 with the bin of its own: 0. By their shares.
+    assert calibration_error(probabilities, there) == pytest.approx((2 * 0.4 + 0.1) / 4)
+    assert reliability(probabilities, there) == [
+        (pytest.approx(0.1), 0.0, 1),
+        (pytest.approx(0.9), 0.5, 2),
+        (1.0, 1.0, 1),
+    ]
+
+
+def test_region_identity_is_the_share_of_training_films() -> None:
+    def film(right: bool, left: bool) -> Truth:
+        held = {"right lung": right, "left lung": left}
+        return Truth(
+            region_findings={name: frozenset({KEY} if there else ()) for name, there in held.items()},
+            judged=frozenset({KEY}),
+        )
+
+    habits = references.habits_of([film(True, False), film(True, True)])
+
+    assert habits.shares["right lung", KEY] == 1.0
+    assert habits.shares["left lung", KEY] == 0.5
+    assert references.identity([film(True, False)], habits) == {"auroc_pooled": 1.0}
+    assert references.identity([film(False, True)], habits) == {"auroc_pooled": 0.0}
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 9])
+def test_an_area_is_that_of_scikit_learn_with_ties_and_without(decimals: int) -> None:
+    rng = np.random.default_rng(decimals)
+    there = rng.random(200) < 0.3
+    scores = (rng.normal(size=200) + there).round(decimals)
+
+    assert area_under_curve(there, scores) == pytest.approx(roc_auc_score(there, scores), abs=1e-12)
+
+
+def test_films_that_all_show_a_finding_or_none_have_no_area() -> None:
+    scores = np.arange(5.0)
+
+    for there in (np.ones(5, dtype=bool), np.zeros(5, dtype=bool), np.zeros(0, dtype=bool)):
+        assert area_under_curve(there, scores[: len(there)]) is None
+
+
+def test_the_temperature_is_that_of_the_least_log_loss() -> None:
+    rng = np.random.default_rng(3)
+    there = rng.random(300) < 0.5
+    differences = rng.normal(size=300) * 0.3 + np.where(there, 0.2, -0.2)
+
+    chosen = best_temperature(differences, there, start=1.0)
+
+    least = min((1.0, *TEMPERATURES), key=lambda each: float(log_loss(there, sigmoid(differences / each))))
+    assert chosen == least
+
+
+def span(left: float, right: float) -> FloatArray:
+    return np.array([(left + right) / 2, 0.5, right - left, 0.4], dtype=np.float32)
+
+
+def chest_truth(*, known: float | None = None, heart: bool = True, begin: float = 0.1) -> Truth:
+    """Return labels of a thorax from `begin` to 0.9, and of a heart half as wide as one from 0.1."""
+    regions = {"right lung": span(begin, 0.4), "left lung": span(0.6, 0.9)}
+    return Truth(
+        regions=regions | ({"cardiac silhouette": span(0.3, 0.7)} if heart else {}), cardiothoracic_ratio=known
+    )
+
+
+def chest(heart: float, thorax: float = 0.8) -> ChestWidths:
+    return ChestWidths(
+        heart=Extent(left=0.5 - heart / 2, right=0.5 + heart / 2, height=0.6),
+        thorax=Extent(left=0.5 - thorax / 2, right=0.5 + thorax / 2, height=0.8),
+    )
+
+
+def errors_of(truths: list[Truth], found: list[ChestWidths | None], what: str = "cardiothoracic_ratio") -> Figures:
+    return cast("Figures", anatomy.measure_ratio(truths, found)[what])
+
+
+def test_errors_of_a_ratio_are_measured_minus_true() -> None:
+    # The true ratio is 0.5; those measured are 0.525, 0.475 and 0.55, and one film has none.
+    made = errors_of([chest_truth()] * 4, [chest(0.42), chest(0.38), None, chest(0.44)])
+
+    errors = np.array([0.025, -0.025, 0.05])
+    assert (made["films"], made["share_measured"]) == (3, 0.75)
+    assert made["mean_absolute_error"] == pytest.approx(1 / 30, abs=1e-6)
+    assert made["bias"] == pytest.approx(errors.mean(), abs=1e-6)
+    assert made["upper"] - made["bias"] == pytest.approx(1.96 * errors.std(ddof=1), abs=1e-6)
+    assert made["bias"] - made["lower"] == pytest.approx(1.96 * errors.std(ddof=1), abs=1e-6)
+
+
+def test_the_constant_answer_is_the_median_and_a_known_ratio_goes_before_that_of_boxes() -> None:
+    unmeasured = errors_of([chest_truth(known=known) for known in (0.4, 0.5, 0.7)], [None] * 3)
+
+    assert unmeasured["error_of_constant"] == pytest.approx(0.1) and "bias" not in unmeasured
+    assert errors_of([chest_truth(known=0.45)] * 2, [chest(0.4)] * 2)["bias"] == pytest.approx(0.05, abs=1e-6)
+
+
+def test_boxes_of_lungs_alone_tell_the_width_of_the_thorax() -> None:
+    lungs = [chest_truth(heart=False)] * 2
+    wide: list[ChestWidths | None] = [chest(0.4, thorax=0.84)] * 2
+
+    assert anatomy.measure_ratio(lungs, wide).keys() == {"thorax_width"}
+    assert errors_of([chest_truth()] * 2, wide, "thorax_width")["bias"] == pytest.approx(0.05, abs=1e-6)
+    assert anatomy.measure_ratio([chest_truth(begin=0.0)] * 2, wide) == {}, "a thorax that is cut off has no true width"
+    assert anatomy.measure_ratio([Truth()], wide[:1]) == {}
+
+
+def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> None:
+    assert make_phantoms(["phantoms:2910000:3", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
+    path = tmp_path / "truth.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    manifest = read_manifest(VOCABULARIES.parent)
+
+    def ratios() -> list[float | None]:
+        return [anatomy.true_ratio(read_films(path, manifest).load(number).truth) for number in range(3)]
+
+    told = ratios()
+    path.write_text("\n".join(json.dumps({**line, "cardiothoracic_ratio": None}) for line in lines))
+    by_boxes = ratios()
+
+    assert told == [line["cardiothoracic_ratio"] for line in lines]
+    whole = [(known, value) for known, value in zip(told, by_boxes, strict=True) if value is not None]
+    assert whole
+    assert all(value == pytest.approx(known, abs=0.03) for known, value in whole)
+
+
+DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
+
+
+def prompt(
+    key: str,
+    state: FindingState | None,
+    *,
+    generated: str = "Words.",
+    sentence: int | None = None,
+    probability: float = 0.9,
+    contradiction: Contradiction | None = None,
+) -> PromptReading:
+    return PromptReading(
+        key=key,
+        kind=PromptKind.REGION if state is None else PromptKind.PATHOLOGY,
+        probability=None if state is None else probability,
+        state=state,
+        sentence=sentence,
+        generated=generated,
+        contradiction=contradiction,
+    )
+
+
+def said_film(*prompts: PromptReading, said: tuple[By, ...] = (), withheld: tuple[str, ...] = ()) -> FilmReading:
+    return FilmReading(
+        sentences=tuple(Sentence(text="S.", prompt="", score=1.0, boxes=(), by=by) for by in said),
+        prompts=prompts,
+        withheld=tuple(WithheldSentence(text="W.", prompt=key, reason="denied") for key in withheld),
+    )
+
+
+ONE = said_film(
+    prompt("edema", FindingState.PRESENT, sentence=0),
+    prompt("fracture", FindingState.PRESENT, sentence=1),
+    prompt("pneumonia", FindingState.INDETERMINATE, sentence=2, contradiction="other_side"),
+    prompt("pneumothorax", FindingState.ABSENT),
+    prompt("left_lung", None),
+    prompt("right_lung", None, generated=""),
+    said=("network", "rule", "network"),
+    withheld=("fracture", "pneumonia", "left_lung"),
+)
+"""Of two present findings one has its own sentence; the third one got another of the network."""
+
+
+def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, object]:
+    return measure_sentences(
+        readings, [truth or Truth()] * len(readings), [DECISIONS] * len(readings), Bootstrap(resamples=0)
+    )
+
+
+def test_sentences_are_counted_by_what_became_of_them() -> None:
+    figures = measured(ONE, said_film(prompt("edema", FindingState.ABSENT)))
+
+    counted = {"generated": 6, "withheld": 3, "by_rule": 1, FindingState.PRESENT: 2, "reported": 3}
+    assert {name: figures[name] for name in counted} == counted
+    assert figures["withheld_share"] == pytest.approx(3 / 6)
+    assert figures["replaced_by_rule"] == pytest.approx(1 / 3)
+    assert figures["own_present_share"] == pytest.approx(1 / 2)
+    assert figures["own_reported_share"] == pytest.approx(1 / 3)
+    assert figures["by_network_share"] == pytest.approx(2 / 3)
+    assert figures["per_reason"] == {"denied": 3}
+
+
+def test_only_what_would_be_present_counts_as_contradicted() -> None:
+    figures = measured(
+        ONE,
+        said_film(prompt("edema", FindingState.INDETERMINATE, probability=0.55, contradiction="other_side")),
+        said_film(prompt("edema", FindingState.UNCALIBRATED, contradiction="other_side")),
+    )
+
+    assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"other_side": 1})
+
+
+@pytest.mark.parametrize(
+    ("labels", "rightly", "wrongly"),
+    [({"pneumonia": False}, 1, 0), ({"pneumonia": True}, 0, 1), ({"edema": True}, 0, 0)],
+)
+def test_a_contradiction_is_right_if_the_finding_is_wrong(
+    labels: Mapping[str, bool], rightly: int, wrongly: int
+) -> None:
+    figures = measured(ONE, truth=Truth(labels=labels))
+
+    assert (figures["contradicted_rightly"], figures["contradicted_wrongly"]) == (rightly, wrongly)
+
+
+def test_a_sentence_that_was_not_generated_is_no_own_one() -> None:
+    figures = measured(said_film(prompt("edema", FindingState.PRESENT, generated="")))
+
+    assert (figures["own_present_share"], figures["withheld_share"]) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("truth", "false", "found"),
+    [
+        (Truth(labels={"no_finding": True}), 2.0, None),
+        (Truth(labels={"lung_opacity": True}, read_as="Lung Opacity"), None, 0.0),
+        (Truth(labels={"edema": True}), None, None),
+    ],
+)
+def test_what_is_present_is_false_on_a_normal_film(truth: Truth, false: float | None, found: float | None) -> None:
+    figures = measured(ONE, truth=truth)
+
+    assert (figures["false_findings"], figures["opacity_sensitivity"]) == (false, found)
+
+
+def seen_view(kind: Kind, view: View, share: float = 1.0, *, mirrored: bool = False, rotated: bool = False) -> SeenView:
+    rest = (1 - share) / (len(VIEWS) - 1)
+    reading = ViewReading(
+        probabilities={name: share if name == view else rest for name in VIEWS},
+        certain=0.9,
+        mirrored=mirrored,
+        rotated=rotated,
+    )
+    return SeenView(kind=kind, view="PA", reading=reading)
+
+
+def test_each_figure_is_measured_on_its_own_pictures() -> None:
+    right = [
+        seen_view("frontal", "PA"),
+        seen_view("mirrored", "PA", mirrored=True),
+        seen_view("rotated", "PA", rotated=True),
+        seen_view("lateral", "lateral"),
+        seen_view("other", "not_chest"),
+    ]
+    wrong = [
+        seen_view("frontal", "lateral", mirrored=True),
+        seen_view("mirrored", "PA"),
+        seen_view("rotated", "PA"),
+        seen_view("lateral", "lateral", 0.7),
+        seen_view("other", "AP"),
+    ]
+    names = "kept unmarked projection mirrored rotated lateral other stopped".split()
+
+    all_right, half = (views.measure(films, Bootstrap(resamples=0)) for films in ([right], [right, wrong]))
+
+    assert [all_right[name] for name in names] == [1.0] * len(names)
+    assert [half[name] for name in names] == [0.5] * 5 + [1.0, 0.5, 0.75]
+    assert (all_right["frontals"], half["frontals"]) == (1, 2)
+    assert (
+        len([line for line in task_section("views", half).splitlines() if line.startswith("|")]) == 2 + len(names) + 1
+    )
+
+
+def test_a_film_that_is_probably_lateral_is_stopped() -> None:
+    doubtful = views.measure([[seen_view("frontal", "lateral", 0.8)]], Bootstrap(resamples=0))
+
+    assert (doubtful["kept"], doubtful["projection"], doubtful["stopped"]) == (0.0, 0.0, None)
+
+
+@pytest.mark.drill(part="laboratory")
+def test_a_model_without_a_head_cannot_be_asked(imported_model: Path) -> None:
+    with pytest.raises(ModelError, match="no view head"):
+        evaluate(Request(model=imported_model, data="phantoms:1000000:1", tasks=["views"]), quiet)
