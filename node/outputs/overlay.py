@@ -154,9 +154,10 @@ def _scaled(box: Box, ratios: tuple[float, float]) -> Box:
 def _legend(film: Film) -> str:
     """Return the legend of the picture's lines."""
     parts = ["blue dashes: analyzed square"]
-    if film.in_state(FindingState.PRESENT):
+    drawn = {finding.state for finding in wording.reported(film) if finding.boxes}
+    if FindingState.PRESENT in drawn:
         parts.append(f"red: {vocabulary.STATES[FindingState.PRESENT]}")
-    if any(film.in_state(state) for state in vocabulary.MARKS):
+    if drawn & vocabulary.MARKS.keys():
         parts.append(f"yellow dashes: {vocabulary.STATES[FindingState.INDETERMINATE]}")
     if without := [finding for finding in wording.reported(film) if not finding.boxes]:
         parts.append(f"no box: {wording.names_of(vocabulary.by_urgency(without))}")

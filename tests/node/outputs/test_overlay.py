@@ -107,6 +107,7 @@ def test_the_head_names_every_reported_finding_also_without_a_box(
     text = " ".join(written.lines)
     assert [number for number in range(9) if f"inding {number}, 83 %" not in text] == []
     assert "no box: finding 0, finding 1, " in text
+    assert "red:" not in text and "yellow" not in text  # the legend names no line that is not drawn
     assert written.cut_off() == []
 
 
