@@ -42,10 +42,11 @@ class Hook:
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """A running server. `ready` and `metrics` hook into the computation of these pages."""
+    """A running server. `ready` and `metrics` hook into the computation of these pages; parts: those of `/ready`."""
 
     server: HttpServer
     metrics: Metrics
+    parts: dict[str, bool]
     ready: Hook
     scrape: Hook
 
@@ -93,12 +94,12 @@ def serving(
     tls: HttpTlsSettings | None = None,
 ) -> Iterator[Served]:
     """Serve until the block ends; application: answers all other paths."""
-    metrics, ready, scrape = Metrics(), Hook(), Hook()
+    metrics, ready, scrape, parts = Metrics(), Hook(), Hook(), {"disk": True}
     metrics.associations_open.set_function(_zero_after(scrape.run))
 
     def readiness() -> Readiness:
         ready.run()
-        return Readiness(parts={"disk": True})
+        return Readiness(parts=parts)
 
     server = HttpServer(
         HttpSettings(host=host, port=port, tls=tls),
@@ -110,7 +111,7 @@ def serving(
         metrics_seconds=metrics_seconds,
     )
     try:
-        yield Served(server=server, metrics=metrics, ready=ready, scrape=scrape)
+        yield Served(server=server, metrics=metrics, parts=parts, ready=ready, scrape=scrape)
     finally:
         server.close()
 

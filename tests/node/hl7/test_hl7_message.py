@@ -159,11 +159,7 @@ def test_an_absent_finding_never_reads_as_normal() -> None:
     ("found", "said", "words"),
     [
         (samples.left_out(), ("NOTASSESSED",), "Not evaluated by this model"),
-        (
-            samples.uncalibrated(),
-            ("NOTCALIBRATED", "Review, not calibrated", "99CHEX"),
-            "Possible, please review",
-        ),
+        (samples.uncalibrated(), ("NOTCALIBRATED", "Review, not calibrated", "99CHEX"), "Possible, please review"),
     ],
 )
 def test_what_the_model_leaves_out_or_nobody_measured_says_so(

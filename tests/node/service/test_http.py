@@ -116,6 +116,16 @@ def test_metrics_are_compressed_for_who_asks_for_it(served: Served) -> None:
     assert b"cxr_build_info" in gzip.decompress(content)
 
 
+def test_ready_answers_503_and_names_the_part_that_is_not() -> None:
+    with serving() as served:
+        good = served.ask(READY)
+        served.parts["disk"] = False
+        answer = served.ask(READY)
+
+    assert status_of(good) == 200
+    assert (status_of(answer), body_of(answer)) == (503, {"ready": False, "disk": False})
+
+
 def test_live_is_answered_while_the_other_pages_hang() -> None:
     hold = threading.Event()
     with serving() as served:
