@@ -29,7 +29,7 @@ def _program(name: str, *options: str) -> tuple[str, ...]:
 
 
 PARTS: Final[dict[str, Part]] = {
-    "kills": Part(8, "kill -9 after every step of a film, an answer and a correction; lost databases; full disks"),
+    "kills": Part(8, "kill -9, threads that end, lost databases, clocks set back, full disks"),
     "processes": Part(4, "listener, worker and sender on PostgreSQL"),
     "pages": Part(8, "every page in Chromium"),
     "peers": Part(6, "Orthanc, DICOMscope, dciodvfy, PixelMed, rsyslog and Prometheus as peers"),

@@ -6,18 +6,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
 from node.deliver.delivery import Sending
 from node.domain import Delivery
-from node.jobs.round_steps import Steps
-from node.metrics import Metrics
-from node.orders.store import OrderStore
-from node.output_kinds import DEFAULT_OUTPUTS
-from node.pipeline import Pipeline
-from node.read import prompts
 from node.rounds.planned import Round
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
@@ -59,25 +52,12 @@ class Bench:
 
     def __init__(self, folder: Path, archive: peers.ReceivingArchive | None = None, *, version: str = "1") -> None:
         self.folder, self.spool, self.ledger = folder, Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
-        self.metrics = Metrics()
         destination = DicomDestination(
             name="archive", ae_title="ARCHIVE", host=peers.LOOPBACK, port=archive.port if archive else 104
         )
-        pipeline = Pipeline(
-            spool=self.spool,
-            orders=OrderStore(folder),
-            reader=ScriptedReader(version),
-            prompts=prompts.load("chexpert14"),
-            zone=ZoneInfo("UTC"),
-            kinds=DEFAULT_OUTPUTS,
-        )
-        self.steps = Steps(
-            pipeline=pipeline,
-            ledger=self.ledger,
-            metrics=self.metrics,
-            destinations={"archive": destination},
-            stat_seconds=900.0,
-        )
+        pipeline = senders.pipeline(self.spool, reader=ScriptedReader(version))
+        self.steps = senders.steps(pipeline, self.ledger, destination)
+        self.metrics = self.steps.metrics
         self.asked: list[str] = []
         self.sending: Sending = senders.sending(self.spool, self.ledger, destination, rewrite=self.asked.append)
 

@@ -40,7 +40,6 @@ _PRELOADED: Final = (
 )
 """Imported before the first process is forked; what is missing, as without PyTorch, is left out."""
 
-_LONGEST_SECONDS: Final = 120.0
 _CONTEXT: Final[ForkServerContext] = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(list(_PRELOADED))
 
@@ -105,12 +104,14 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
-def run(main: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def run(
+    main: Callable[[Sequence[str]], int], arguments: Sequence[str], *, longest_seconds: float = 120.0
+) -> subprocess.CompletedProcess[str]:
     """Run a function to its end, as `subprocess.run` does with what a process writes; one that hangs is killed."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
         process = Forked(main, arguments, errors=errors)
         assert process.stdout is not None
-        with killed_after(_LONGEST_SECONDS, process.kill), process.stdout as written:
+        with killed_after(longest_seconds, process.kill), process.stdout as written:
             output = written.read()
             code = process.wait()
         errors.seek(0)

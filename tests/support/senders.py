@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
+from zoneinfo import ZoneInfo
 
 from node.deliver.commitment import Commitments
 from node.deliver.connections import Associations
@@ -12,9 +13,44 @@ from node.deliver.kinds import Calling, sender_of
 from node.domain import Delivery
 from node.jobs.round_steps import Steps
 from node.metrics import Metrics
+from node.orders.store import OrderStore
+from node.output_kinds import DEFAULT_OUTPUTS
+from node.pipeline import Pipeline
+from node.read import prompts
+from node.read.model import RadiographReader
 from node.settings.destinations import DestinationSettings, DestinationTable
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from tests.support.fakes import ScriptedReader
+
+
+def pipeline(
+    spool: Spool,
+    *,
+    reader: RadiographReader | None = None,
+    kinds: Sequence[str] = DEFAULT_OUTPUTS,
+    zone: str = "UTC",
+) -> Pipeline:
+    """Read with the scripted reader or another one, and write outputs of these kinds."""
+    return Pipeline(
+        spool=spool,
+        orders=OrderStore(spool.directory),
+        reader=reader or ScriptedReader(),
+        prompts=prompts.load("chexpert14"),
+        zone=ZoneInfo(zone),
+        kinds=tuple(kinds),
+    )
+
+
+def steps(pipeline: Pipeline, ledger: Ledger, *destinations: DestinationSettings) -> Steps:
+    """Queue what is written for these destinations."""
+    return Steps(
+        pipeline=pipeline,
+        ledger=ledger,
+        metrics=Metrics(),
+        destinations={destination.name: destination for destination in destinations},
+        stat_seconds=900.0,
+    )
 
 
 def run_round(steps: Steps, study_uid: str) -> dict[str, list[Delivery]]:

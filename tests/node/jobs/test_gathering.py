@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydicom.dataset import Dataset
 
 from node.commands.operate import render, status
 from node.config import Settings
@@ -21,7 +18,7 @@ from tests.node.jobs.test_corrected_rounds import KEY, START, correct, meanings,
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.support import films
 from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, read_and_stop, settings_for
+from tests.support.service import Service, read_and_stop
 
 Content = dict[str, object]
 
@@ -60,11 +57,15 @@ def test_a_correction_that_waits_makes_no_round_and_stays(tmp_path: Path) -> Non
     assert found.leave_at(60.0) == START.replace(minute=1, second=1)
 
 
-def test_six_corrections_make_one_version(tmp_path: Path) -> None:
+def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_path: Path) -> None:
     bench, first = rounds(tmp_path)
-    for number in range(1, 4):
-        made = rejected(bench, 2 * number)
-        correct(bench, 2 * number + 1, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
+    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejected(bench), is_released=False)
+    assert release(bench).changes == 0
+    assert bench.round() == []
+    assert not bench.spool.has_unread(STUDY)
+
+    made = rejected(bench, 3)
+    correct(bench, 4, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
     correct(bench, 8, CorrectionKind.ACCEPT, prompt=KEY, is_released=False)
 
     assert release(bench).changes == 1
@@ -74,16 +75,6 @@ def test_six_corrections_make_one_version(tmp_path: Path) -> None:
     assert predecessor(report_of(bench, second)) == report_of(bench, first).SOPInstanceUID
     assert "Rejected by a reader" not in meanings(report_of(bench, second))
     assert bench.steps.plan(STUDY) is None
-
-
-def test_what_is_taken_back_before_it_left_sends_nothing(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejected(bench), is_released=False)
-
-    assert release(bench).changes == 0
-
-    assert bench.round() == []
-    assert not bench.spool.has_unread(STUDY)
 
 
 @pytest.mark.drill(part="processes")
@@ -137,7 +128,7 @@ def test_the_last_correction_alone_releases_them_all(tmp_path: Path) -> None:
     assert not bench.steps.gather(STUDY, last)
 
 
-def test_corrections_of_a_lost_release_wait_again(tmp_path: Path) -> None:
+def test_corrections_of_a_lost_release_wait_again_unless_they_have_left(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
     made = rejected(bench)
     release(bench)
@@ -147,6 +138,12 @@ def test_corrections_of_a_lost_release_wait_again(tmp_path: Path) -> None:
     assert [item.id for item in gathering.waiting(bench.spool, STUDY).corrections] == [made]
     release(bench)
     assert kinds(bench.round()) == ["gsps", "sr"]
+
+    for path in (tmp_path / "studies" / STUDY / "released").iterdir():
+        path.unlink()
+
+    assert gathering.waiting(bench.spool, STUDY) == gathering.NOTHING
+    assert not bench.spool.has_unread(STUDY)
 
 
 def test_corrections_in_an_unknown_form_park_their_study(tmp_path: Path) -> None:
@@ -162,30 +159,6 @@ def test_corrections_in_an_unknown_form_park_their_study(tmp_path: Path) -> None
     assert [(work.study, work.stage) for work in bench.ledger.parked()] == [(STUDY, "gather")]
 
 
-def test_a_lost_release_of_what_has_left_changes_nothing(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    rejected(bench)
-    release(bench)
-    bench.round()
-    (path,) = (tmp_path / "studies" / STUDY / "released").iterdir()
-    path.unlink()
-
-    assert gathering.waiting(bench.spool, STUDY) == gathering.NOTHING
-    assert not bench.spool.has_unread(STUDY)
-
-
-@pytest.fixture
-def read(tmp_path: Path, archive: ReceivingArchive) -> Callable[[float], Settings]:
-    """Settings of a node that has read a film, and has ended; its argument: how long corrections are gathered."""
-
-    def settings(seconds: float) -> Settings:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port)
-        read_and_stop(settings, READ)
-        return replace(settings, corrections=replace(settings.corrections, quiet_seconds=seconds))
-
-    return settings
-
-
 def click(service: Service, said: Content, *, is_last: bool = False) -> str:
     """Correct the film; the id of the correction."""
     status, answer = service.ask("POST", PATH, {**said, "finish": is_last} if is_last else said)
@@ -193,26 +166,11 @@ def click(service: Service, said: Content, *, is_last: bool = False) -> str:
     return str(answer["id"])
 
 
-def waiting(service: Service) -> Content:
-    return cast(Content, service.ask("GET", f"/api/v1/studies/{UID}")[1]["waiting"])
-
-
-def reports(archive: ReceivingArchive) -> list[Dataset]:
-    return [kept.dataset for kept in archive.kept if kept.dataset.Modality == "SR"]
-
-
-def assert_one_version(archive: ReceivingArchive) -> None:
-    """Check that one report and one presentation state came after the first ones."""
-    assert Counter(kept.dataset.Modality for kept in archive.kept) == {"SR": 2, "PR": 2}
-    assert len({request.sop_instance_uid for request in archive.requests}) == len(archive.requests) == 4
-    old, new = reports(archive)
-    assert predecessor(new) == old.SOPInstanceUID
-
-
 @pytest.mark.drill(part="kills")
-def test_finish_sends_the_report_at_once(read: Callable[[float], Settings], archive: ReceivingArchive) -> None:
+def test_finish_sends_the_report_at_once(settings: Settings, archive: ReceivingArchive) -> None:
     finish = f"/api/v1/studies/{UID}/finish"
-    settings = read(LONG)
+    read_and_stop(settings, READ)
+    settings = replace(settings, corrections=replace(settings.corrections, quiet_seconds=LONG))
     with Service(settings) as service:
         rejection = click(service, REJECTION)
         click(service, ADDITION)
@@ -221,7 +179,9 @@ def test_finish_sends_the_report_at_once(read: Callable[[float], Settings], arch
         archive.wait_for_kept(4)
         service.wait_for("study.finished")
         assert service.ask("POST", finish) == (202, {"corrections": 0, "changes": 0})
-        assert_one_version(archive)
+        assert Counter(kept.dataset.Modality for kept in archive.kept) == {"SR": 2, "PR": 2}
+        old, new = (kept.dataset for kept in archive.kept if kept.dataset.Modality == "SR")
+        assert predecessor(new) == old.SOPInstanceUID
         click(service, {"kind": "withdraw", "withdraws": rejection}, is_last=True)
         archive.wait_for_kept(6)
         service.wait_for("study.finished", count=2)
@@ -232,24 +192,3 @@ def test_finish_sends_the_report_at_once(read: Callable[[float], Settings], arch
     assert {study: found["waiting"] for study, found in seen["corrections"].items()} == {UID: 2}
     assert f"of {UID}: 2, of which 2 would change the report" in render(seen, zone=ZoneInfo("UTC"))
     assert after["corrections"] == {}
-
-
-@pytest.mark.drill(part="kills")
-def test_corrections_that_wait_outlive_a_kill_and_the_database(
-    read: Callable[[float], Settings], archive: ReceivingArchive
-) -> None:
-    settings = read(3.0)
-    with Service(settings) as first:
-        click(first, REJECTION)
-        click(first, ADDITION)
-        first.kill()
-    for path in settings.storage.directory.glob("engine.sqlite*"):
-        path.unlink()
-
-    with Service(settings) as second:
-        archive.wait_for_kept(4)
-        second.wait_for("study.finished")
-        assert waiting(second)["changes"] == 0
-        assert second.stop() == 0
-
-    assert_one_version(archive)

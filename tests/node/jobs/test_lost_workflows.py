@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Never
 
@@ -28,16 +27,13 @@ from node.domain import derive_uid
 from node.jobs.lost import MOST_LOSSES, Attended, LostWorkflows, Unattended
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
-from node.prompt_set import PromptSet
-from node.read.decoding import Radiograph
-from node.read.model import Reading
 from node.settings.destinations import DicomDestination
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.database import connect
 from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.damage import FILM, STUDY, Bench
-from tests.support.fakes import Panic, ScriptedReader
+from tests.support.fakes import Panic
 from tests.support.peers import ReceivingArchive, wait_until
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
@@ -46,44 +42,8 @@ COLUMNS = 300
 """Of the film that kills."""
 
 
-class PanickingReader(ScriptedReader):
-    """Its runtime panics."""
-
-    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        raise Panic("Doe^Jane")
-
-
 def panic(*_arguments: object, **_named: object) -> Never:
     raise Panic("Doe^Jane")
-
-
-def test_a_panic_while_a_film_is_read_parks_its_study(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    steps = replace(bench.steps, pipeline=replace(bench.steps.pipeline, reader=PanickingReader()))
-
-    assert steps.read(STUDY, path.name) is None
-
-    [row] = bench.ledger.parked()
-    assert (row.study, row.stage) == (STUDY, "read")
-    assert row.reason.startswith("Panic at test_lost_workflows.py")
-    assert bench.spool.count_begun_readings(STUDY) == 0  # it is no death of the process
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_ends_a_thread_on_purpose_passes(bench: Bench, error: type[BaseException]) -> None:
-    class Ending(ScriptedReader):
-        """Ends its thread."""
-
-        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-            raise error
-
-    path = bench.keep(FILM)
-    steps = replace(bench.steps, pipeline=replace(bench.steps.pipeline, reader=Ending()))
-
-    with pytest.raises(error):
-        steps.read(STUDY, path.name)
-
-    assert bench.ledger.parked() == []
 
 
 def test_a_panic_while_an_output_is_sent_parks_it_alone(bench: Bench) -> None:
@@ -136,16 +96,6 @@ def test_a_panic_between_steps_is_noted_with_its_place() -> None:
     assert not attended.holds("a")
     assert str(attended.reason("a")).startswith("Panic at test_lost_workflows.py")
     assert not running.is_broken
-
-
-def test_a_workflow_whose_thread_runs_is_attended() -> None:
-    running, attended = RunningSteps(), Attended()
-    running.attending = lambda: attended.run("a")
-    held = list[bool]()
-
-    running.guarded(lambda: held.extend([attended.holds("a"), attended.holds("b")]))()
-
-    assert held == [True, False]
 
 
 def test_a_workflow_that_fails_stays_attended_until_the_end() -> None:
@@ -305,99 +255,37 @@ def test_rounds_that_wait_for_a_lost_one_make_no_busy_loop(
     assert second - first >= 2.0
 
 
-@pytest.mark.drill(part="processes")
-def test_a_worker_on_postgresql_finds_what_it_lost(tmp_path: Path, postgres: Postgres) -> None:
-    settings = on_database(settings_for(tmp_path / "node", archive_port=peers.free_port()), postgres.url)
-    with (
-        Service(settings, only="listener") as listener,
-        Service(settings, only="worker", executor="one") as first,
-        Service(settings, only="worker", executor="two") as second,
-        panic_node(tmp_path, "read"),
-    ):
-        assert peers.send(FILM, port=listener.dicom_port) == 0
-        peers.wait_until(
-            lambda: bool(first.logged("study.parked") or second.logged("study.parked")), what="the study is parked"
-        )
-        [row] = parked(first)
-
-    assert (row["study"], row["stage"]) == (STUDY, "workflow")
-
-
 def of_own_study(name: str) -> Dataset:
     return films.as_another(films.thumbnail(), name, study=derive_uid("study", name))
 
 
-def deadly() -> Dataset:
-    pixels = np.arange(200 * COLUMNS).reshape(200, COLUMNS) % 4096
-    return films.with_pixels(of_own_study("deadly"), pixels, bits=12)
-
-
-INNOCENT = tuple(of_own_study(name) for name in ("first", "second", "third"))
-
-
-SENT = (INNOCENT[0], deadly(), *INNOCENT[1:])
-
-
-@contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Let films wait in the reader, and then kill."""
-    hold = folder / "hold"
-    hold.touch()
-    yield
-    (folder / "deadly").write_text(str(COLUMNS), encoding="utf-8")
-    hold.unlink()
-
-
-def is_answered(archive: peers.ReceivingArchive) -> bool:
-    """Whether a report on each innocent film has come."""
-    reports = [kept.content for kept in archive.kept]
-    return all(any(film.SOPInstanceUID.encode() in report for report in reports) for film in INNOCENT)
-
-
-def reasons_of_parked(path: Path) -> list[tuple[str, str]]:
-    """The studies that are parked, each with the beginning of its reason."""
-    rows = json.loads(run_command("status", path, "--json").stdout)["parked"]
-    return [(row["study"], row["reason"].partition(":")[0]) for row in rows]
-
-
-def kept_alive(start: Sequence[Callable[[], Service]], *, until: Callable[[], bool], processes: ExitStack) -> int:
-    """Start processes, and each again when it dies, as a supervisor does; returns how often one died."""
-
-    def started(again: Callable[[], Service]) -> Service:
-        service = again()  # it may die before it is ready
-        processes.callback(service.kill)
-        return service
-
-    running, deaths = {again: started(again) for again in start}, list[int]()
-
-    def is_reached() -> bool:
-        for again, service in running.items():
-            if not peers.is_running(service.pid):
-                deaths.append(service.wait_until_dead())
-                running[again] = started(again)
-        return until()
-
-    peers.wait_until(is_reached, what="every film is answered", limit_seconds=90)
-    assert set(deaths) == {-9}
-    return len(deaths)
-
-
-def is_over(archive: peers.ReceivingArchive, settings: Settings) -> bool:
-    """Whether every innocent film is answered, and the round of the deadly one has come to its end."""
-    rounds = Spool(settings.storage.directory).rounds(str(SENT[1].StudyInstanceUID))
-    return bool(rounds) and is_answered(archive)
-
-
 @pytest.mark.drill(part="processes")
 def test_two_workers_park_only_the_film_that_kills(tmp_path: Path, postgres: Postgres) -> None:
+    pixels = np.arange(200 * COLUMNS).reshape(200, COLUMNS) % 4096
+    deadly = films.with_pixels(of_own_study("deadly"), pixels, bits=12)
+    innocent = [of_own_study(name) for name in ("first", "second", "third")]
+    (tmp_path / "deadly").write_text(str(COLUMNS), encoding="utf-8")
+    workers, ends = dict[str, Service](), list[int]()
     with peers.ReceivingArchive() as archive, ExitStack() as processes:
         settings = on_database(settings_for(tmp_path / "node", archive_port=archive.port), postgres.url)
         listener = processes.enter_context(Service(settings, only="listener"))
         processes.enter_context(Service(settings, only="sender"))
-        with held(tmp_path):
-            assert peers.send_all(SENT, port=listener.dicom_port) == [0] * len(SENT)
-        workers = [partial(Service, settings, only="worker", executor=name) for name in ("one", "two")]
-        deaths = kept_alive(workers, until=lambda: is_over(archive, settings), processes=processes)
+        assert peers.send_all((innocent[0], deadly, *innocent[1:]), port=listener.dicom_port) == [0] * 4
 
-        assert deaths == MOST_INTERRUPTIONS
-        assert reasons_of_parked(listener.settings_path) == [(SENT[1].StudyInstanceUID, "interrupted")]
+        def is_over() -> bool:
+            """Start each worker again when it dies, as a supervisor does; whether every study has come to its end."""
+            for name in ("one", "two"):
+                if name in workers and not peers.is_running(workers[name].pid):
+                    ends.append(workers.pop(name).wait_until_dead())
+                if name not in workers:
+                    workers[name] = Service(settings, only="worker", executor=name)  # it may die before it is ready
+                    processes.callback(workers[name].kill)
+            said = b"".join(kept.content for kept in archive.kept)
+            are_answered = all(film.SOPInstanceUID.encode() in said for film in innocent)
+            return are_answered and bool(Spool(settings.storage.directory).rounds(str(deadly.StudyInstanceUID)))
+
+        peers.wait_until(is_over, what="every study has come to its end", limit_seconds=90)
+
+        assert ends == [-9] * MOST_INTERRUPTIONS
+        [row] = parked(listener)
+        assert (row["study"], row["reason"].partition(":")[0]) == (deadly.StudyInstanceUID, "interrupted")

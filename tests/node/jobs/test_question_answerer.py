@@ -40,10 +40,10 @@ from node.web.application import build
 from node.web.look_files import Looks
 from node.web.parts import WebParts
 from tests.node.jobs.test_rounds import Bench
-from tests.support import films, peers, workstation
+from tests.support import films, workstation
 from tests.support.fakes import ScriptedReader
 from tests.support.peers import LOOPBACK
-from tests.support.service import Service, read_and_stop, settings_for
+from tests.support.service import settings_for
 from tests.support.serving import read_to_end, serving
 from tests.support.spoken import PROMPTS
 from tests.support.web_access import as_user
@@ -422,45 +422,27 @@ def references(dataset: Dataset, keyword: str) -> set[str]:
     }
 
 
-def test_an_answer_names_the_object_that_asked(tmp_path: Path, archive: peers.ReceivingArchive) -> None:
-    settings = replace(settings_for(tmp_path / "node", archive_port=archive.port), questions=ASKED_BY_ALL)
-    read_and_stop(settings, FILM)
-    with Service(settings) as service:
-        for asking, count in ((STATE, 4), (REPORT, 6)):
-            assert peers.send(asking, port=service.dicom_port) == 0
-            archive.wait_for_kept(count)
-        assert service.stop() == 0
+def test_an_answer_names_the_object_that_asked(study: Asking, tmp_path: Path) -> None:
+    study.keep(FILM)
+    answering = Bench(tmp_path)
 
-    for asking, received in ((STATE, archive.kept[2:4]), (REPORT, archive.kept[4:6])):
-        answer = {kept.dataset.Modality: kept.dataset for kept in received}
-        predecessors = references(answer["SR"], "PredecessorDocumentsSequence")
-        evidence = references(answer["SR"], "CurrentRequestedProcedureEvidenceSequence") - {str(FILM.SOPInstanceUID)}
+    for asking in (STATE, REPORT):
+        (question,) = study.look(asking).questions
+        deliveries = answering.write_answer(question)
+        (report,), (drawn,) = (answering.objects(deliveries, kind) for kind in ("sr", "gsps"))
+
+        predecessors = references(report, "PredecessorDocumentsSequence")
+        evidence = references(report, "CurrentRequestedProcedureEvidenceSequence") - {str(FILM.SOPInstanceUID)}
         named = {str(asking.SOPInstanceUID)}
         assert (predecessors, evidence) == ((named, set()) if asking is REPORT else (set(), named))
-        drawn = [
+        graphics = [
             graphic.get("TrackingUID")
-            for annotation in answer["PR"].GraphicAnnotationSequence
+            for annotation in drawn.GraphicAnnotationSequence
             for graphic in annotation.get("GraphicObjectSequence", ())
         ]
-        assert TRACKING in drawn
-        assert answer["PR"].InstanceNumber > asking.InstanceNumber
-        assert answer["PR"].ContentDescription.endswith("version 2")
-        assert any(b"Reader" in kept.content for kept in received if kept.dataset.Modality == "SR")
-
-
-@pytest.mark.drill(part="kills")
-def test_an_accepted_object_survives_the_loss_of_databases(tmp_path: Path, archive: peers.ReceivingArchive) -> None:
-    settings = replace(settings_for(tmp_path / "node", archive_port=archive.port), questions=ASKED_BY_ALL)
-    asking = report(FILM, group(region(FILM, "POLYLINE", SQUARE)))
-    with Service(settings) as service:
-        assert peers.send(asking, port=service.dicom_port) == 0
-        service.wait_for("study.finished")  # the object waits for its film
-        service.kill()
-    for path in settings.storage.directory.glob("*.sqlite*"):
-        path.unlink()
-
-    with Service(settings) as service:
-        assert peers.send(FILM, port=service.dicom_port) == 0
-        service.wait_for("question.answered")
-        archive.wait_for_kept(4)
-        assert len(service.logged("question.answered")) == 1
+        assert TRACKING in graphics
+        assert drawn.InstanceNumber > asking.InstanceNumber
+        assert drawn.ContentDescription.endswith("version 2")
+        assert "Reader Rita" in {
+            str(item.value).replace("^", " ").strip() for item in report.iterall() if item.VR == "PN"
+        }

@@ -57,10 +57,7 @@ def spool(settings: Settings) -> Spool:
     instance = films.keep(spool, SEEN).instance
     answer = replace(samples.several(), source=FILM)
     spool.keep_reading(STUDY, "1", {**encode(answer), "file": instance.path.name})
-    spool.mark_round(
-        STUDY,
-        RoundMark(number=1, created_at=datetime.now(UTC), files=(instance.path.name,), outputs=()),
-    )
+    spool.mark_round(STUDY, RoundMark(number=1, created_at=datetime.now(UTC), files=(instance.path.name,), outputs=()))
     for folder in FOLDERS:
         (settings.storage.directory / "studies" / STUDY / folder).mkdir(exist_ok=True)
     with open_ledger(settings.storage) as ledger:

@@ -43,10 +43,7 @@ def test_a_workflow_without_its_database_breaks_the_gate() -> None:
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [
-        (ModelLost("NVIDIA L4 stopped computing"), "NVIDIA L4 stopped computing"),
-        (KeyError("Doe"), "KeyError at test_"),
-    ],
+    [(ModelLost("NVIDIA L4 stopped computing"), "NVIDIA L4 stopped computing"), (KeyError("Doe"), "KeyError at test_")],
 )
 def test_the_process_ends_with_the_reason_of_its_own_errors(
     error: Exception, told: str, capsys: pytest.CaptureFixture[str]

@@ -4,18 +4,20 @@
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from node.config import Settings
+from node.config import CorrectionsSettings, QuestionsSettings, Settings
 from node.jobs.executor import Client
 from node.store.database import open_executor_database
 from tests.support import films, peers
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
+from tests.support.workstation import finding, group, region, report
 
 
 def test_a_node_killed_right_after_success_still_delivers(archive: ReceivingArchive, settings: Settings) -> None:
@@ -61,27 +63,17 @@ def test_a_second_node_on_the_same_directory_is_refused(tmp_path: Path) -> None:
         assert first.stop() == 0
 
 
-def without_databases(storage: Path) -> None:
-    for database in storage.glob("*.sqlite*"):
-        database.unlink()
-
-
-def without_queued_deliveries(storage: Path) -> None:
-    """What a start leaves that was cut short while it queued again what a lost engine had known."""
-    with closing(sqlite3.connect(storage / "engine.sqlite")) as database, database:
-        assert database.execute("DELETE FROM workflow_status WHERE name = 'deliver'").rowcount
-
-
 @pytest.mark.drill(part="kills")
-@pytest.mark.parametrize("lose", (without_databases, without_queued_deliveries))
-def test_undelivered_results_go_out_after_the_engine_forgot_them(
-    lose: Callable[[Path], None], archive: ReceivingArchive, settings: Settings
+def test_undelivered_results_go_out_after_a_start_that_was_cut_short(
+    archive: ReceivingArchive, settings: Settings
 ) -> None:
     with archive.down(), Service(settings) as first:
         assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
         first.wait_for("study.finished")
         first.wait_for("delivery.delayed")
-    lose(settings.storage.directory)
+    # What a start leaves that ended while it queued again what a lost engine had known.
+    with closing(sqlite3.connect(settings.storage.directory / "engine.sqlite")) as database, database:
+        assert database.execute("DELETE FROM workflow_status WHERE name = 'deliver'").rowcount
 
     with Service(settings) as second:
         archive.wait_for_kept(2)
@@ -91,18 +83,37 @@ def test_undelivered_results_go_out_after_the_engine_forgot_them(
 
 
 @pytest.mark.drill(part="kills")
-def test_a_node_that_loses_its_databases_starts_from_the_spool(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=20.0)
-        with Service(settings) as first:
-            assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
-            first.wait_for("study.submitted")
-        without_databases(settings.storage.directory)
+def test_a_node_that_loses_its_databases_goes_on_from_the_spool(archive: ReceivingArchive, settings: Settings) -> None:
+    read, new, awaited = (films.as_another(films.thumbnail(), name, study=name) for name in ("read", "new", "awaited"))
+    square = region(awaited, "POLYLINE", [2, 3, 20, 3, 20, 30, 2, 30, 2, 3])
+    asking = report(awaited, group(finding("edema"), square))
+    settings = replace(settings, questions=QuestionsSettings(ae_titles=("TESTER",)))
+    settings = replace(settings, corrections=CorrectionsSettings(quiet_seconds=3.0))
+    path = f"/api/v1/films/{read.SOPInstanceUID}"
+    with archive.down(), Service(settings) as first:
+        assert peers.send(asking, port=first.dicom_port) == 0
+        first.wait_for("study.finished")  # the question waits for its film
+        first.read(read)
+        first.wait_for("delivery.delayed")
+        _, answer = first.ask("POST", f"{path}/questions", {"questions": [{"prompt": "Edema"}]})
+        question = answer["questions"][0]["id"]  # type: ignore[index]  # a list of objects
+        assert first.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202
+        assert first.ask("POST", f"{path}/corrections", {"kind": "reject", "prompt": "atelectasis"})[0] == 202
+        assert peers.send(new, port=first.dicom_port) == 0
+        first.kill()
+    for database in settings.storage.directory.glob("*.sqlite*"):
+        database.unlink()
 
-        with Service(settings_for(tmp_path / "node", archive_port=archive.port)):
-            archive.wait_for_kept(2)
+    with Service(settings) as second:
+        assert peers.send(awaited, port=second.dicom_port) == 0
+        second.wait_for("question.answered")
+        # Report and state of three films, of two answers, and of what was corrected.
+        archive.wait_for_kept(12)
+        second.wait_for("study.finished", count=2)
+        assert second.stop() == 0
 
-        assert len(archive.kept) == 2
+    assert Counter(kept.dataset.Modality for kept in archive.kept) == {"SR": 6, "PR": 6}
+    assert len({kept.sop_instance_uid for kept in archive.kept}) == 12
 
 
 @pytest.mark.drill(part="kills")
