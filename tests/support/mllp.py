@@ -5,25 +5,22 @@ Messages are read and answered with the package `hl7`, of which the node knows n
 
 from __future__ import annotations
 
-import random
 import socket
 import socketserver
 import ssl
 import struct
-import subprocess
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import hl7
 
-from tests.support.peers import LOOPBACK, require
+from tests.support.peers import LOOPBACK
 
 START, END = b"\x0b", b"\x1c\r"
 _BOM = b"\xef\xbb\xbf"
@@ -78,11 +75,12 @@ class InformationSystem:
         *,
         tls: ssl.SSLContext | None = None,
         condition: str = "",
+        host: str = LOOPBACK,
     ) -> None:
         self.mood, self.condition = mood, condition
         self.kept: list[Kept] = []
         self._changed, self._go_on = threading.Condition(), threading.Event()
-        self._server = _Server((LOOPBACK, 0), _Connection)
+        self._server = _Server((host, 0), _Connection)
         self._server.system, self._server.tls = self, tls
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -188,23 +186,6 @@ class _Connection(socketserver.BaseRequestHandler):
             self.server.system.answer(connection, received[len(START) : -len(END)])
 
 
-def misbehaving(seed: int) -> Callable[[], Mood]:
-    """Behave well half of the time, and else in any other way; seldom in one that costs time."""
-    generator = random.Random(seed)
-    slow = [Mood.HANG, Mood.ENDLESS, Mood.WITHOUT_END]
-    quick = [mood for mood in Mood if mood not in (Mood.ACCEPT, *slow)]
-    lock = threading.Lock()
-
-    def mood() -> Mood:
-        with lock:
-            throw = generator.random()
-            if throw < 0.5:
-                return Mood.ACCEPT
-            return generator.choice(slow if throw > 0.995 else quick)
-
-    return mood
-
-
 def ask(port: int, *contents: bytes) -> list[hl7.Message]:
     """Send messages over one connection, and return the answer to each; fewer when the connection ends."""
     answers: list[hl7.Message] = []
@@ -219,33 +200,6 @@ def ask(port: int, *contents: bytes) -> list[hl7.Message]:
                 received += block
             answers.append(hl7.parse(received[len(START) : -len(END)].decode()))
     return answers
-
-
-def raw(port: int, content: bytes) -> None:
-    """Send bytes as they are, and leave."""
-    with socket.create_connection((LOOPBACK, port), timeout=60) as connection:
-        connection.sendall(content)
-
-
-def certificate(folder: Path, name: str, *, host: str = f"IP:{LOOPBACK}") -> tuple[Path, Path]:
-    """Make a self-signed certificate for a host, and its key."""
-    paths = (folder / f"{name}.pem", folder / f"{name}.key")
-    command = f"req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
-    subprocess.run(
-        [
-            require("openssl"),
-            *command.split(),
-            "-addext",
-            f"subjectAltName={host}",
-            "-out",
-            paths[0],
-            "-keyout",
-            paths[1],
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return paths
 
 
 def _acknowledgment(message: hl7.Message, code: str) -> str:

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from io import BytesIO
+from functools import partial
 
 import pytest
-from pydicom import dcmread
 from pydicom.dataset import Dataset
+from pydicom.uid import ComprehensiveSRStorage, GrayscaleSoftcopyPresentationStateStorage
 from pynetdicom import evt
 from pynetdicom.association import Association
 
@@ -23,11 +23,8 @@ from node.deliver import dicom
 from node.deliver.connections import Associations
 from node.deliver.kinds import Calling
 from node.errors import DestinationDown, GiveUp
-from node.outputs import gsps
-from node.outputs.document import save_bytes
-from node.outputs.sr import report as sr
 from node.settings.destinations import DicomDestination
-from tests.support import films, pdus, peers, samples, senders
+from tests.support import films, pdus, peers, senders
 from tests.support.pdus import item
 from tests.support.peers import LOOPBACK, wait_until
 
@@ -74,19 +71,15 @@ def to(archive: Archive) -> DicomDestination:
 
 
 def objects() -> tuple[Dataset, Dataset]:
-    """A report and a presentation state of one film."""
-    report, received = samples.report(samples.several()), samples.received(samples.cr(1))
-    headers = {uid: source.header for uid, source in received.items()}
-    written = (
-        samples.datasets(sr.write, report, headers, samples.BERLIN)[0],
-        samples.datasets(gsps.write, report, received, samples.BERLIN)[0],
+    """Objects of two classes of the node's own."""
+    first, second = (films.as_another(films.thumbnail(), name) for name in ("first", "second"))
+    return films.of_class(first, ComprehensiveSRStorage), films.of_class(
+        second, GrayscaleSoftcopyPresentationStateStorage
     )
-    first, second = (dcmread(BytesIO(save_bytes(dataset))) for dataset in written)
-    return first, second
 
 
 def deliver(dataset: Dataset, destination: DicomDestination, associations: Associations) -> None:
-    senders.deliver(save_bytes(dataset), destination, calling_aet="CHEX", associations=associations)
+    senders.deliver(films.file_bytes(dataset), destination, calling_aet="CHEX", associations=associations)
 
 
 def test_objects_of_several_classes_share_an_association(archive: Archive, associations: Associations) -> None:
@@ -122,29 +115,6 @@ def test_a_stop_releases_what_is_open(archive: Archive, associations: Associatio
     assert len(archive.kept) == 2
 
 
-def test_an_archive_that_was_restarted_gets_a_new_one(archive: Archive, associations: Associations) -> None:
-    first, second = objects()
-    deliver(first, to(archive), associations)
-    with archive.down(), pytest.raises(DestinationDown):
-        deliver(second, to(archive), associations)
-
-    deliver(second, to(archive), associations)
-
-    assert archive.accepted == 2
-    assert len(archive.kept) == 2
-
-
-def test_an_association_that_ends_at_the_request_is_opened_anew(archive: Archive, associations: Associations) -> None:
-    first, second = objects()
-    deliver(first, to(archive), associations)
-    archive.is_poison = lambda _: len(archive.requests) == 2
-
-    deliver(second, to(archive), associations)
-
-    assert archive.accepted == 2
-    assert len(archive.requests) == 3
-
-
 def test_a_refused_object_leaves_the_association_open(archive: Archive, associations: Associations) -> None:
     first, second = objects()
     archive.stop()
@@ -163,37 +133,47 @@ def test_a_refused_object_leaves_the_association_open(archive: Archive, associat
     assert len(archive.kept) == 2
 
 
+def restarts(archive: Archive, associations: Associations) -> None:
+    with archive.down(), pytest.raises(DestinationDown):
+        deliver(objects()[1], to(archive), associations)
+
+
+def ends_at_the_request(archive: Archive, _associations: Associations) -> None:
+    archive.is_poison = lambda _: len(archive.requests) == 2
+
+
+def aborts(archive: Archive, _associations: Associations) -> None:
+    archive.associations[0].abort()
+
+
+def releases(archive: Archive, associations: Associations) -> None:
+    [theirs], [[ours]] = archive.associations, associations._kept.values()
+    releasing = threading.Thread(target=theirs.release)
+    releasing.start()
+    peers.wait_until(lambda: not ours.association.is_established, what="our side has answered the release")
+    releasing.join(4.0)  # less than the time after which either side gives up
+    assert theirs.is_released
+
+
+@pytest.mark.parametrize("end", [restarts, ends_at_the_request, aborts, releases])
+def test_an_association_that_the_archive_ends_is_opened_anew(
+    archive: Archive, associations: Associations, end: Callable[[Archive, Associations], None]
+) -> None:
+    first, second = objects()
+    deliver(first, to(archive), associations)
+    end(archive, associations)
+
+    deliver(second, to(archive), associations)
+
+    assert archive.accepted == 2
+    assert {received.sop_instance_uid for received in archive.kept} == {first.SOPInstanceUID, second.SOPInstanceUID}
+
+
 def test_changed_settings_open_a_new_association(archive: Archive, associations: Associations) -> None:
     first, second = objects()
     deliver(first, to(archive), associations)
 
     deliver(second, replace(to(archive), answer_seconds=5.0), associations)
-
-    assert archive.accepted == 2
-
-
-def test_an_archive_that_releases_is_answered(archive: Archive, associations: Associations) -> None:
-    first, second = objects()
-    deliver(first, to(archive), associations)
-    [theirs], [[ours]] = archive.associations, associations._kept.values()
-    releasing = threading.Thread(target=theirs.release)
-    releasing.start()
-    peers.wait_until(lambda: not ours.association.is_established, what="our side has answered the release")
-
-    deliver(second, to(archive), associations)
-
-    releasing.join(4.0)  # less than the time after which either side gives up
-    assert theirs.is_released
-    assert archive.accepted == 2
-
-
-def test_an_association_that_the_archive_aborts_is_opened_anew(archive: Archive, associations: Associations) -> None:
-    first, second = objects()
-    deliver(first, to(archive), associations)
-    [theirs] = archive.associations
-    theirs.abort()
-
-    deliver(second, to(archive), associations)
 
     assert archive.accepted == 2
 
@@ -270,10 +250,10 @@ def keep(scripted: ScriptedArchive) -> None:
         scripted.answer(number)
 
 
-def another(scripted: ScriptedArchive) -> None:
+def another(scripted: ScriptedArchive, *, by: int = 1, status: int = 0) -> None:
     number = scripted.request()
     scripted.object()
-    scripted.answer(number + 1)
+    scripted.answer(number + by, status=status)
 
 
 def none(scripted: ScriptedArchive) -> None:
@@ -282,10 +262,7 @@ def none(scripted: ScriptedArchive) -> None:
     scripted.answer(0)
 
 
-def another_failed(scripted: ScriptedArchive) -> None:
-    number = scripted.request()
-    scripted.object()
-    scripted.answer(number + 7, status=0xC000)
+another_failed = partial(another, by=7, status=0xC000)
 
 
 def within_the_object(scripted: ScriptedArchive) -> None:
@@ -301,24 +278,17 @@ def before_the_request(scripted: ScriptedArchive) -> None:
     scripted.object()
 
 
-def twice(scripted: ScriptedArchive) -> None:
-    number = scripted.request()
-    scripted.object()
-    scripted.kept += 1
-    for _ in range(2):
-        scripted.answer(number)
-    scripted.request()
-    scripted.object()
-
-
-def twice_in_advance(scripted: ScriptedArchive) -> None:
+def twice(scripted: ScriptedArchive, *, by: int = 0) -> None:
     number = scripted.request()
     scripted.object()
     scripted.kept += 1
     scripted.answer(number)
-    scripted.answer(number + 1)
+    scripted.answer(number + by)
     scripted.request()
     scripted.object()
+
+
+twice_in_advance = partial(twice, by=1)
 
 
 def accepted(request: bytes) -> bytes:

@@ -82,24 +82,16 @@ def reference(uid: str) -> Dataset:
 SENT, WAITING, COMMITTED = DeliveryState.SENT, DeliveryState.WAITING, DeliveryState.COMMITTED
 
 
-def test_an_answer_tells_what_is_kept_from_what_is_not(sent: SentObjects) -> None:
-    assert sent.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
-
-    assert sent.states() == [COMMITTED, WAITING, SENT]
-    standing = sent.ledger.delivery_record(sent.deliveries[1])
-    assert standing is not None
-    assert standing.failures == 1
-    assert standing.reason == "pacs cannot commit to the object: no such object (0112); see its log, then retry"
-
-
-def test_an_answer_that_comes_again_changes_nothing(sent: SentObjects) -> None:
-    for _ in range(2):
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_answer_tells_what_is_kept_from_what_is_not_and_counts_once(sent: SentObjects, times: int) -> None:
+    for _ in range(times):
         assert sent.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
 
     assert sent.states() == [COMMITTED, WAITING, SENT]
     standing = sent.ledger.delivery_record(sent.deliveries[1])
     assert standing is not None
     assert standing.failures == 1
+    assert standing.reason == "pacs cannot commit to the object: no such object (0112); see its log, then retry"
 
 
 @pytest.mark.parametrize("calling_aet", ["OTHER", "PLAIN", "SOMEBODY"])

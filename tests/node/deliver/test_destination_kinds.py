@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from pydicom import dcmread
@@ -17,13 +15,8 @@ from pydicom.uid import BasicTextSRStorage, Comprehensive3DSRStorage, Comprehens
 
 from models.contract import FindingState
 from node.domain import Delivery, DeliveryState
-from node.jobs.round_steps import Steps
-from node.metrics import Metrics
-from node.orders.store import OrderStore
 from node.output_kinds import MESSAGES, OUTPUTS
-from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
-from node.read import prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from node.settings.destinations import DestinationSettings, DicomDestination, Hl7Destination
@@ -59,25 +52,20 @@ class Bench:
     """One study, read step by step for destinations with these outputs."""
 
     def __init__(
-        self, folder: Path, wanted: Mapping[str, tuple[str, ...]], reader: ScriptedReader, port: int = 104
+        self,
+        folder: Path,
+        wanted: Mapping[str, tuple[str, ...]],
+        reader: ScriptedReader | None = None,
+        *,
+        port: int = 104,
     ) -> None:
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
         destinations = [destination(name, outputs, port) for name, outputs in wanted.items()]
         kinds = {kind for outputs in wanted.values() for kind in outputs}
-        self.steps = Steps(
-            pipeline=Pipeline(
-                spool=self.spool,
-                orders=OrderStore(folder),
-                reader=reader,
-                prompts=prompts.load("chexpert14"),
-                zone=ZoneInfo("UTC"),
-                kinds=tuple(kind for kind in (*OUTPUTS.own, *MESSAGES) if kind in kinds),
-            ),
-            ledger=self.ledger,
-            metrics=Metrics(),
-            destinations={settings.name: settings for settings in destinations},
-            stat_seconds=900.0,
+        pipeline = senders.pipeline(
+            self.spool, reader=reader, kinds=[kind for kind in (*OUTPUTS.own, *MESSAGES) if kind in kinds]
         )
+        self.steps = senders.steps(pipeline, self.ledger, *destinations)
         self.sending = senders.sending(self.spool, self.ledger, *destinations)
 
     def receive(self, *names: str) -> None:
@@ -93,15 +81,6 @@ class Bench:
 
     def send(self, delivery: Delivery) -> object:
         return self.sending.send(delivery, 1, time.time()).outcome
-
-
-@contextmanager
-def bench(
-    folder: Path, wanted: Mapping[str, tuple[str, ...]], reader: ScriptedReader | None = None, *, port: int = 104
-) -> Iterator[Bench]:
-    opened = Bench(folder, wanted, reader or ScriptedReader(), port)
-    yield opened
-    opened.ledger.close()
 
 
 def kinds(deliveries: Mapping[str, list[Delivery]]) -> dict[str, list[str]]:
@@ -122,131 +101,122 @@ def outputs(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_text_on_a_film_goes_out_in_each_form(tmp_path: Path) -> None:
-    with bench(tmp_path, SEVERAL, DenyingReader()) as opened:
-        opened.receive("a")
+    bench = Bench(tmp_path, SEVERAL, DenyingReader())
+    bench.receive("a")
 
-        deliveries = opened.round()
+    deliveries = bench.round()
 
-        assert kinds(deliveries) == KINDS
-        assert len({delivery.sop_instance_uid for several in deliveries.values() for delivery in several}) == 4
-        assert len(outputs(tmp_path)) == 4
+    assert kinds(deliveries) == KINDS
+    assert len({delivery.sop_instance_uid for several in deliveries.values() for delivery in several}) == 4
+    assert len(outputs(tmp_path)) == 4
 
 
 def test_no_form_is_written_that_nobody_gets(tmp_path: Path) -> None:
-    with bench(tmp_path, {"archive": ("sr3d",)}) as opened:
-        opened.receive("a", "b")
-        opened.round()
+    bench = Bench(tmp_path, {"archive": ("sr3d",)})
+    bench.receive("a", "b")
+    bench.round()
 
     assert sorted(path.suffixes[-2] for path in outputs(tmp_path)) == [".sr", ".sr3d", ".sr3d"]
 
 
-@pytest.mark.parametrize("lost", ["sr", "sr3d", "text"])
-def test_a_damaged_report_is_written_again_in_its_form(tmp_path: Path, lost: str) -> None:
-    with bench(tmp_path, SEVERAL) as opened:
-        opened.receive("a")
-        opened.round()
-        before = outputs(tmp_path)
-        [path] = tmp_path.rglob(f"outputs/*.{lost}.dcm")
+def test_damaged_reports_are_written_again_in_their_forms(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, SEVERAL)
+    bench.receive("a")
+    bench.round()
+    before = outputs(tmp_path)
+    for path in before:
         cut(path)
 
-        assert opened.steps.plan(STUDY) is None
+    assert bench.steps.plan(STUDY) is None
 
-        assert outputs(tmp_path) == before
+    assert outputs(tmp_path) == before
 
 
 @pytest.mark.drill(part="peers")
 def test_what_was_written_for_other_settings_is_written_again(tmp_path: Path) -> None:
-    with bench(tmp_path, {"air": ("sr3d",), "ris": ("oru",)}) as opened:
-        opened.receive("a", "b")
-        opened.round()
+    bench = Bench(tmp_path, {"air": ("sr3d",), "ris": ("oru",)})
+    bench.receive("a", "b")
+    bench.round()
     before = outputs(tmp_path)
     assert len(before) == 4
     for path in before:
         cut(path)
 
-    with bench(tmp_path, {"words": ("text",)}) as opened:
-        opened.steps.pipeline.rewrite(STUDY)
+    Bench(tmp_path, {"words": ("text",)}).steps.pipeline.rewrite(STUDY)
 
     assert outputs(tmp_path) == before
 
 
 def test_a_report_in_a_new_form_names_the_one_before(tmp_path: Path) -> None:
-    with bench(tmp_path, {"archive": ("sr",)}) as opened:
-        opened.receive("a")
-        [first] = opened.round()["archive"]
-    with bench(tmp_path, {"archive": ("sr3d",)}, DenyingReader("2")) as opened:
-        opened.spool.uncover(STUDY)
-        [second] = opened.round()["archive"]
-        assert second.kind == "sr3d"
-        assert replaced(opened.dataset(second)) == [first.sop_instance_uid]
-    with bench(tmp_path, {"archive": ("sr3d",)}, ScriptedReader("3")) as opened:
-        opened.spool.uncover(STUDY)
-        [third] = opened.round()["archive"]
-        assert third.kind == "sr3d"
-        assert replaced(opened.dataset(third)) == [second.sop_instance_uid]
+    bench = Bench(tmp_path, {"archive": ("sr",)})
+    bench.receive("a")
+    [before] = bench.round()["archive"]
+    for reader in (DenyingReader("2"), ScriptedReader("3")):
+        bench = Bench(tmp_path, {"archive": ("sr3d",)}, reader)
+        bench.spool.uncover(STUDY)
+
+        [after] = bench.round()["archive"]
+
+        assert after.kind == "sr3d"
+        assert replaced(bench.dataset(after)) == [before.sop_instance_uid]
+        before = after
 
 
 def test_every_form_names_its_own_predecessor(tmp_path: Path) -> None:
-    with bench(tmp_path, SEVERAL) as opened:
-        opened.receive("a")
-        first = opened.round()
-    with bench(tmp_path, SEVERAL, ScriptedReader("2")) as opened:
-        opened.spool.uncover(STUDY)
-        second = opened.round()
+    bench = Bench(tmp_path, SEVERAL)
+    bench.receive("a")
+    first = {delivery.kind: delivery.sop_instance_uid for delivery in bench.round()["all"]}
+    bench = Bench(tmp_path, SEVERAL, ScriptedReader("2"))
+    bench.spool.uncover(STUDY)
 
-        uids = [
-            {delivery.kind: delivery.sop_instance_uid for delivery in deliveries["all"]}
-            for deliveries in (first, second)
-        ]
-        reports = [opened.dataset(delivery) for delivery in second["all"]]
+    second = bench.round()["all"]
 
-    assert uids[0].keys() == uids[1].keys() == {"sr", "sr3d", "text"}
-    assert [replaced(dataset) for dataset in reports] == [[uids[0][kind]] for kind in ("sr", "sr3d", "text")]
+    assert {delivery.kind for delivery in second} == first.keys() == {"sr", "sr3d", "text"}
+    assert [replaced(bench.dataset(delivery)) for delivery in second] == [[first[each.kind]] for each in second]
 
 
 def test_a_lost_report_ends_when_another_form_takes_its_place(tmp_path: Path) -> None:
-    with bench(tmp_path, {"air": ("sr3d",)}, DenyingReader()) as opened:
-        opened.receive("a")
-        [text] = opened.round()["air"]
-        [path] = outputs(tmp_path)
-        cut(path)
-    with bench(tmp_path, {"air": ("sr3d",)}, ScriptedReader("2")) as opened:
-        opened.spool.uncover(STUDY)
-        deliveries = opened.round()
+    bench = Bench(tmp_path, {"air": ("sr3d",)}, DenyingReader())
+    bench.receive("a")
+    [text] = bench.round()["air"]
+    [path] = outputs(tmp_path)
+    cut(path)
+    bench = Bench(tmp_path, {"air": ("sr3d",)}, ScriptedReader("2"))
+    bench.spool.uncover(STUDY)
 
-        assert kinds(deliveries) == {"air": ["sr3d"]}
-        assert opened.ledger.delivery_state(text) is DeliveryState.ABANDONED
+    assert kinds(bench.round()) == {"air": ["sr3d"]}
+
+    assert bench.ledger.delivery_state(text) is DeliveryState.ABANDONED
 
 
 def test_a_message_names_the_reports_of_every_form(tmp_path: Path) -> None:
-    with bench(tmp_path, {**SEVERAL, "ris": ("oru",)}) as opened:
-        opened.receive("a", "b")
+    bench = Bench(tmp_path, {**SEVERAL, "ris": ("oru",)})
+    bench.receive("a", "b")
 
-        deliveries = opened.round()
+    deliveries = bench.round()
 
-        [message] = deliveries.pop("ris")
-        content = (opened.spool.output(message) or b"").decode()
-        reports = {
-            delivery.sop_instance_uid: opened.dataset(delivery)
-            for several in deliveries.values()
-            for delivery in several
-            if delivery.kind != "gsps"
-        }
+    [message] = deliveries.pop("ris")
+    content = (bench.spool.output(message) or b"").decode()
+    reports = {
+        delivery.sop_instance_uid: film_of(bench.dataset(delivery))
+        for several in deliveries.values()
+        for delivery in several
+        if delivery.kind != "gsps"
+    }
     named = {fields[5]: fields[4] for line in content.split("\r") if (fields := line.split("|"))[2:3] == ["HD"]}
     assert named.keys() == reports.keys()
     assert len(named) == 8  # two films in three forms, the study in two
-    assert {uid for uid, film in named.items() if not film} == {
-        uid for uid, dataset in reports.items() if not film_of(dataset)
-    }
+    assert {uid for uid, film in named.items() if not film} == {uid for uid, film in reports.items() if not film}
 
 
 def test_every_form_is_sent_under_its_own_class(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive, bench(tmp_path, SEVERAL, port=archive.port) as opened:
-        opened.receive("a")
+    with peers.ReceivingArchive() as archive:
+        bench = Bench(tmp_path, SEVERAL, port=archive.port)
+        bench.receive("a")
 
-        deliveries = opened.round()
+        deliveries = bench.round()
 
         several = [delivery for name in ("plain", "air", "words") for delivery in deliveries[name]]
-        assert {opened.send(delivery) for delivery in several} == {"sent"}
+        assert {bench.send(delivery) for delivery in several} == {"sent"}
         classes = {kept.sop_class_uid for kept in archive.kept}
         assert classes >= {ComprehensiveSRStorage, Comprehensive3DSRStorage, BasicTextSRStorage}

@@ -48,6 +48,16 @@ def deliver(destination: DicomwebDestination) -> None:
     senders.deliver(CONTENT, destination, calling_aet="CHEX")
 
 
+def reason(value: object, *, sequence: str = "00081198") -> bytes:
+    failed = {"00081197": {"vr": "US", "Value": [value]}}
+    return json.dumps({sequence: {"vr": "SQ", "Value": [failed]}}).encode()
+
+
+XML = """<?xml version="1.0"?><NativeDicomModel xmlns="http://dicom.nema.org/PS3.19/models/NativeDICOM">
+<DicomAttribute tag="00081198" vr="SQ" keyword="FailedSOPSequence"><Item number="1"><DicomAttribute tag="00081197"
+vr="US"><Value number="1">{}</Value></DicomAttribute></Item></DicomAttribute></NativeDicomModel>"""
+
+
 def test_the_bytes_of_the_file_are_one_part_of_the_request(archive: WebArchive) -> None:
     deliver(to(archive.port))
 
@@ -59,47 +69,15 @@ def test_the_bytes_of_the_file_are_one_part_of_the_request(archive: WebArchive) 
     assert "Authorization" not in headers
 
 
-@pytest.mark.parametrize("status", [400, 409, 413, 415])
-def test_what_would_fail_again_is_given_up(archive: WebArchive, status: int) -> None:
-    archive.status = status
-
-    with pytest.raises(GiveUp, match=f"web refused the object with status {status}"):
-        deliver(to(archive.port))
-
-
-@pytest.mark.parametrize("status", [302, 404, 405, 501])
-def test_an_address_without_stow_is_given_up(archive: WebArchive, status: int) -> None:
-    archive.status, archive.headers = status, {"Location": f"http://{peers.LOOPBACK}:{archive.port}/elsewhere"}
-
-    with pytest.raises(GiveUp, match=r"correct destinations\.url"):
-        deliver(to(archive.port))
-    assert len(archive.requests) == 1  # it follows nowhere
-
-
-@pytest.mark.parametrize("status", [408, 429, 500])
-def test_what_may_pass_later_is_tried_again(archive: WebArchive, status: int) -> None:
-    archive.status = status
-
-    with pytest.raises(RetryLater, match=f"web answered {status}") as caught:
-        deliver(to(archive.port))
-    assert not isinstance(caught.value, DestinationDown)
-
-
-@pytest.mark.parametrize(
-    ("status", "words"), [(401, "does not admit"), (403, "does not admit"), (503, "not available")]
-)
-def test_an_archive_that_takes_nothing_now_is_down(archive: WebArchive, status: int, words: str) -> None:
-    archive.status = status
-
-    with pytest.raises(DestinationDown, match=words):
-        deliver(to(archive.port))
-    with pytest.raises(DestinationDown, match=words):
-        senders.probe(to(archive.port), calling_aet="CHEX")
-
-
 @pytest.mark.parametrize(
     ("status", "body"),
-    [*((status, b"") for status in range(200, 205)), (200, b"<xml/>"), (202, b"{}"), (200, b"[" * 100_000)],
+    [
+        *((status, b"") for status in range(200, 205)),
+        (200, b"<xml/>"),
+        (202, b"{}"),
+        (200, b"[" * 100_000),
+        (409, reason(0x0111)),  # a duplicate
+    ],
 )
 def test_an_answer_without_a_failure_means_stored(archive: WebArchive, status: int, body: bytes) -> None:
     archive.status, archive.body = status, body
@@ -109,29 +87,23 @@ def test_an_answer_without_a_failure_means_stored(archive: WebArchive, status: i
     assert len(archive.requests) == 1
 
 
-def test_a_duplicate_is_stored(archive: WebArchive) -> None:
-    archive.fail(0x0111)
+@pytest.mark.parametrize(("status", "words"), [(401, "does not admit"), (503, "not available")])
+def test_a_probe_finds_an_archive_down_that_takes_nothing_now(archive: WebArchive, status: int, words: str) -> None:
+    archive.status = status
 
-    deliver(to(archive.port))
+    with pytest.raises(DestinationDown, match=words):
+        senders.probe(to(archive.port), calling_aet="CHEX")
 
-    assert len(archive.requests) == 1
 
-
-def test_an_answer_in_drops_ends_in_time(archive: WebArchive) -> None:
-    archive.body, archive.drops = b"{" * 200, 0.1
+@pytest.mark.parametrize("how", [{"body": b"{" * 200, "drops": 0.1}, {"closes": True}], ids=["in drops", "no answer"])
+def test_an_answer_that_does_not_come_whole_is_tried_again_in_time(archive: WebArchive, how: dict[str, object]) -> None:
+    vars(archive).update(how)
     began = time.monotonic()
 
     with pytest.raises(RetryLater, match="no whole answer"):
         deliver(to(archive.port))
 
     assert time.monotonic() - began < 5
-
-
-def test_a_connection_that_ends_is_tried_again(archive: WebArchive) -> None:
-    archive.closes = True
-
-    with pytest.raises(RetryLater, match="no whole answer"):
-        deliver(to(archive.port))
 
 
 def test_an_archive_that_is_gone_is_down() -> None:
@@ -191,26 +163,19 @@ def test_both_sides_of_tls_are_known(authority: Authority, tmp_path: Path) -> No
         (200, "[]", False),
         (204, "", False),
         (404, "", False),
+        (501, "", GiveUp),
+        *((status, "", RetryLater) for status in (429, 500, 503)),
     ],
 )
-def test_a_query_says_whether_an_object_is_kept(archive: WebArchive, status: int, body: str, expected: bool) -> None:
+def test_a_query_says_whether_an_object_is_kept(
+    archive: WebArchive, status: int, body: str, expected: bool | type[Exception]
+) -> None:
     archive.status, archive.body = status, body.encode()
 
-    assert dicomweb.is_kept(STUDY, UID, to(archive.port)) is expected
-
-
-def test_an_archive_without_queries_cannot_commit(archive: WebArchive) -> None:
-    archive.status = 501
-
-    with pytest.raises(GiveUp, match="storage_commitment = false"):
-        dicomweb.is_kept(STUDY, UID, to(archive.port))
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_a_query_that_fails_for_now_is_asked_again(archive: WebArchive, status: int) -> None:
-    archive.status = status
-
-    with pytest.raises(RetryLater):
+    if isinstance(expected, bool):
+        assert dicomweb.is_kept(STUDY, UID, to(archive.port)) is expected
+        return
+    with pytest.raises(expected, match="storage_commitment = false" if expected is GiveUp else None):
         dicomweb.is_kept(STUDY, UID, to(archive.port))
 
 
@@ -262,19 +227,14 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
     ledger.close()
 
 
-def reason(value: object, *, sequence: str = "00081198") -> bytes:
-    failed = {"00081197": {"vr": "US", "Value": [value]}}
-    return json.dumps({sequence: {"vr": "SQ", "Value": [failed]}}).encode()
-
-
-XML = """<?xml version="1.0"?><NativeDicomModel xmlns="http://dicom.nema.org/PS3.19/models/NativeDICOM">
-<DicomAttribute tag="00081198" vr="SQ" keyword="FailedSOPSequence"><Item number="1"><DicomAttribute tag="00081197"
-vr="US"><Value number="1">{}</Value></DicomAttribute></Item></DicomAttribute></NativeDicomModel>"""
-
-
 @pytest.mark.parametrize(
     ("status", "said", "error", "words"),
     [
+        *((status, b"", GiveUp, f"refused the object with status {status}") for status in (400, 409, 413, 415)),
+        *((status, b"", GiveUp, "correct destinations.url") for status in (302, 404, 405, 501)),
+        *((status, b"", RetryLater, f"web answered {status}") for status in (408, 429, 500)),
+        *((status, b"", DestinationDown, "does not admit") for status in (401, 403)),
+        (503, b"", DestinationDown, "not available"),
         (200, reason("43264"), GiveUp, "A900"),
         (201, reason("A900"), GiveUp, "A900"),
         (202, reason("0xA900"), GiveUp, "A900"),
@@ -302,15 +262,18 @@ vr="US"><Value number="1">{}</Value></DicomAttribute></Item></DicomAttribute></N
         (507, b"", RetryLater, "507"),
     ],
 )
-def test_the_reason_of_an_archive_is_read_and_told(
+def test_the_status_and_reason_of_an_archive_decide_and_are_told(
     archive: WebArchive, status: int, said: bytes, error: type[Exception], words: str
 ) -> None:
     archive.status, archive.body = status, said
+    archive.headers = {"Location": f"http://{peers.LOOPBACK}:{archive.port}/elsewhere"}
 
     with pytest.raises(error) as caught:
         deliver(to(archive.port))
 
+    assert type(caught.value) is error
     assert words in str(caught.value)
+    assert len(archive.requests) == 1  # it follows nowhere
 
 
 @pytest.mark.parametrize(

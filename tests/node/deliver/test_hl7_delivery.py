@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import random
 import socket
 import socketserver
 import ssl
@@ -11,29 +9,24 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from node.deliver import hl7
 from node.deliver.results import Outcome, Sent, delivery_of
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
 from node.hl7 import mllp as frames
-from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
-from node.jobs.round_steps import Steps
-from node.metrics import Metrics
 from node.orders.store import OrderStore
 from node.outputs import oru
-from node.pipeline import Pipeline
-from node.read import prompts
 from node.settings.destinations import Hl7Destination, TlsSettings
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
-from tests.support import films, mllp, peers, samples, senders
-from tests.support.fakes import ScriptedReader
+from tests.support import films, peers, samples, senders
+from tests.support.certificates import Authority
 from tests.support.mllp import BEFORE, END, START, InformationSystem, Mood
 from tests.support.ordered import PATIENT, ordered
 
@@ -69,7 +62,7 @@ def deliver(result: Path, destination: Hl7Destination) -> None:
 def test_a_result_arrives_as_stored_except_for_its_addresses(
     system: InformationSystem, result: Path, content: bytes
 ) -> None:
-    destination = dataclasses.replace(
+    destination = replace(
         to(system), sending_facility="A&B", receiving_application="RIS", receiving_facility="WEST", processing_id="T"
     )
 
@@ -80,13 +73,6 @@ def test_a_result_arrives_as_stored_except_for_its_addresses(
     assert [header.text(field) for field in (3, 4, 5, 6, 11)] == ["CHEX", "A&B", "RIS", "WEST", "T"]
     assert header.fields[7:11] == before.fields[7:11]
     assert kept.content.split(b"\r")[1:] == content.split(b"\r")[1:]
-
-
-def test_a_repeat_is_the_very_same_message(system: InformationSystem, result: Path) -> None:
-    deliver(result, to(system))
-    deliver(result, to(system))
-
-    assert system.kept[0] == system.kept[1]
 
 
 _UNREADABLE = (
@@ -143,56 +129,41 @@ def test_a_closed_port_is_down_and_is_probed_without_a_message(system: Informati
 
     with socket.socket() as bound:  # and not listening: nobody else gets this port meanwhile
         bound.bind((peers.LOOPBACK, 0))
-        closed = dataclasses.replace(to(system), port=bound.getsockname()[1])
+        closed = replace(to(system), port=bound.getsockname()[1])
         with pytest.raises(DestinationDown, match="cannot be reached"):
             deliver(result, closed)
         with pytest.raises(DestinationDown, match="cannot be reached"):
             senders.probe(closed, calling_aet="CHEX")
+    with pytest.raises(DestinationDown, match=r"ris cannot be reached at no\.such\.host\.invalid"):
+        deliver(result, replace(to(system), host="no.such.host.invalid"))
     assert system.kept == []
 
 
-def test_an_unknown_host_is_told_by_its_name(system: InformationSystem, result: Path) -> None:
-    with pytest.raises(DestinationDown, match=r"ris cannot be reached at no\.such\.host\.invalid"):
-        deliver(result, dataclasses.replace(to(system), host="no.such.host.invalid"))
-
-
-def test_an_unknown_code_is_no_acceptance() -> None:
-    with pytest.raises(RetryLater, match="unknown"):
-        hl7.judge(Acknowledgment(code="OK", control_id="1"), "ris")
-
-
-def test_a_result_goes_through_tls_both_sides_known(tmp_path: Path, result: Path) -> None:
-    theirs, own = mllp.certificate(tmp_path, "ris"), mllp.certificate(tmp_path, "node")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=own[0])
-    context.load_cert_chain(*theirs)
+def test_both_sides_of_tls_are_known(authority: Authority, tmp_path: Path, result: Path) -> None:
+    theirs, own, stranger = (
+        authority.issue("ris"),
+        authority.issue("node of ris"),
+        Authority.found(tmp_path / "stranger"),
+    )
+    known = TlsSettings(ca=authority.certificate, certificate=own.certificate, key=own.key)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    context.load_cert_chain(theirs.certificate, theirs.key)
     context.verify_mode = ssl.CERT_REQUIRED
+    misnamed = "127.0.0.2"
 
-    with InformationSystem(tls=context) as system:
-        deliver(result, to(system, tls=TlsSettings(ca=theirs[0], certificate=own[0], key=own[1])))
+    with InformationSystem(tls=context) as system, InformationSystem(tls=context, host=misnamed) as elsewhere:
+        deliver(result, to(system, tls=known))
         with pytest.raises(RetryLater):
-            deliver(result, to(system, tls=TlsSettings(ca=theirs[0])))
+            deliver(result, to(system, tls=TlsSettings(ca=authority.certificate)))
+        for destination, said in (
+            (to(system, tls=replace(known, ca=stranger.certificate)), "certificate is refused"),
+            (replace(to(elsewhere, tls=known), host=misnamed), "certificate is refused"),
+            (to(system, tls=TlsSettings(ca=Path("nowhere.pem"))), "No such file"),
+        ):
+            with pytest.raises(DestinationDown, match=said):
+                deliver(result, destination)
 
-    assert len(system.kept) == 1
-
-
-def test_strangers_and_wrongly_named_systems_are_sent_nothing(tmp_path: Path, result: Path) -> None:
-    theirs, other = mllp.certificate(tmp_path, "ris"), mllp.certificate(tmp_path, "other")
-    elsewhere = mllp.certificate(tmp_path, "elsewhere", host="IP:192.0.2.1")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*theirs)
-    with InformationSystem(tls=context) as stranger, pytest.raises(DestinationDown, match="certificate is refused"):
-        deliver(result, to(stranger, tls=TlsSettings(ca=other[0])))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*elsewhere)
-    with InformationSystem(tls=context) as misnamed, pytest.raises(DestinationDown, match="certificate is refused"):
-        deliver(result, to(misnamed, tls=TlsSettings(ca=elsewhere[0])))
-
-    assert stranger.kept == misnamed.kept == []
-
-
-def test_a_certificate_that_is_not_there_is_named_as_the_reason(system: InformationSystem, result: Path) -> None:
-    with pytest.raises(DestinationDown, match="No such file"):
-        deliver(result, to(system, tls=TlsSettings(ca=Path("nowhere.pem"))))
+    assert (len(system.kept), elsewhere.kept) == (1, [])
 
 
 class Bench:
@@ -203,24 +174,10 @@ class Bench:
         spool = Spool(folder)
         film = films.thumbnail({"AccessionNumber": "A-17", "PatientID": PATIENT.number})
         kept = films.keep(spool, film)
-        self.pipeline = Pipeline(
-            spool=spool,
-            orders=self.orders,
-            reader=ScriptedReader(),
-            prompts=prompts.load("chexpert14"),
-            zone=samples.BERLIN,
-            kinds=("oru",),
-        )
+        self.pipeline = senders.pipeline(spool, kinds=["oru"])
         plan = self.pipeline.plan(kept.instance.study_uid)
         assert plan is not None
         self.plan = plan
-        self.steps = Steps(
-            pipeline=self.pipeline,
-            ledger=self.ledger,
-            metrics=Metrics(),
-            destinations={"ris": to(system)},
-            stat_seconds=900.0,
-        )
         self.sending = senders.sending(spool, self.ledger, to(system))
 
     def written(self) -> tuple[OutputObject, bytes]:
@@ -244,14 +201,6 @@ def test_an_order_between_two_write_attempts_changes_nothing(bench: Bench) -> No
     bench.orders.keep(ordered(accession="A-17", placer_number=("P1",)))
 
     assert bench.written() == before
-
-
-def test_an_order_that_came_before_is_answered(bench: Bench) -> None:
-    bench.orders.keep(ordered(accession="A-17", placer_number=("P1",)))
-
-    _, content = bench.written()
-
-    assert next(read(content).named("ORC")).text(2) == "P1"
 
 
 def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, system: InformationSystem) -> None:
@@ -293,7 +242,7 @@ def test_only_answers_that_say_nothing_count_as_such(tmp_path: Path, bench: Benc
     assert bench.send(output, 13).outcome == "delayed"
     bench.ledger.close()
     reopened = Ledger(connect(tmp_path / "ledger.sqlite"))  # the process ended
-    bench.ledger, bench.sending = reopened, dataclasses.replace(bench.sending, ledger=reopened)
+    bench.ledger, bench.sending = reopened, replace(bench.sending, ledger=reopened)
     assert [sent.outcome for sent in unclear(14, 3)] == ["delayed", "delayed", "parked"]
 
     bench.ledger.unpark_delivery(delivery_of("ris", output))
@@ -308,37 +257,6 @@ def test_silence_and_a_refusal_are_not_parked_after_a_few_attempts(
     system.mood = lambda: mood
 
     assert bench.send(output, 20).outcome == "delayed"
-
-
-@pytest.mark.drill(part="peers")
-def test_hundreds_of_results_survive_a_system_that_misbehaves(tmp_path: Path, content: bytes) -> None:
-    control_id = read(content).header.text(10).encode()
-    results = {f"{number:020}": tmp_path / f"{number}.hl7" for number in range(300)}
-    for name, path in results.items():
-        path.write_bytes(content.replace(control_id, name.encode()))
-    with InformationSystem(mllp.misbehaving(seed=4)) as system:
-        destination = to(system, answer_seconds=0.25)
-        waiting = list(results)
-        for _ in range(60):
-            waiting = [name for name in waiting if not _arrives(results[name], destination)]
-            random.Random(len(waiting)).shuffle(waiting)
-
-    assert waiting == []
-    arrived: dict[str, set[bytes]] = {}
-    for kept in system.kept:
-        arrived.setdefault(kept.control_id, set()).add(kept.content)
-    assert arrived.keys() == results.keys()
-    assert len(system.kept) > len(results)  # some were kept and not acknowledged, and so came again
-    for name, contents in arrived.items():
-        assert contents == {hl7.address(results[name].read_bytes(), destination)}
-
-
-def _arrives(path: Path, destination: Hl7Destination) -> bool:
-    try:
-        deliver(path, destination)
-    except RetryLater:
-        return False
-    return True
 
 
 @contextmanager

@@ -74,10 +74,7 @@ def test_no_port_is_opened_on_a_folder_that_lies(tmp_path: Path, monkeypatch: py
     no_links(monkeypatch)
 
     (check,) = check_storage(settings)
-    with (
-        pytest.raises(InputError, match="a hard link"),
-        app.run(settings, reader=lambda: ScriptedReader("1")),
-    ):
+    with pytest.raises(InputError, match="a hard link"), app.run(settings, reader=lambda: ScriptedReader("1")):
         pytest.fail("the node runs")
 
     assert check.state is CheckState.FAULT

@@ -12,12 +12,13 @@ from structlog.testing import capture_logs
 
 from models.contract import COMPARISON
 from models.manifest import WEIGHTS
+from node import config
 from node.config import ModelSettings
 from node.domain import ModelIdentity
 from node.errors import InputError
 from node.service.model import ServedModels, admit
 from tests.support.compared import compared, write
-from tests.support.service import Service, run_command, settings_for
+from tests.support.service import run_command, settings_for
 from tests.support.spoken import PROMPTS
 
 FIRST, SECOND, OTHER = (
@@ -94,13 +95,12 @@ def test_processes_that_start_together_admit_the_same_model(
 def test_a_node_with_other_weights_ends_and_says_why(phantom_model: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
     settings = settings_for(tmp_path / "storage", archive_port=9, model=ModelSettings(directory=model))
-    with Service(settings, scripted=False) as service:
-        pass
+    (tmp_path / "node.toml").write_text(config.render(settings), encoding="utf-8")
     content = bytearray((model / WEIGHTS).read_bytes())
     content[-1] ^= 1
     (model / WEIGHTS).write_bytes(content)
 
-    ended = run_command("serve", service.settings_path)
+    ended = run_command("serve", tmp_path / "node.toml")
 
     assert ended.returncode == 2
     assert "is not the file that the manifest names" in ended.stderr

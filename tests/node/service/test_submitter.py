@@ -26,12 +26,19 @@ class Engine:
             assert self._changed.wait_for(lambda: len(self.taken) >= count, timeout=20)
 
 
-def test_a_study_is_handed_on_at_most_once_a_second() -> None:
-    engine = Engine()
+def started(engine: Engine) -> Submitter:
+    """A submitter that has handed on a first study."""
     submitter = Submitter(engine.touch_study)
-    submitter.start()
     submitter.submit("1")
+    assert not submitter.is_alive
+    submitter.start()
     engine.wait_for(1)
+    return submitter
+
+
+def test_a_study_is_handed_on_at_most_once_a_second_and_before_the_end() -> None:
+    engine = Engine()
+    submitter = started(engine)
 
     for _ in range(100):
         submitter.submit("1")
@@ -42,10 +49,7 @@ def test_a_study_is_handed_on_at_most_once_a_second() -> None:
 
 def test_a_study_does_not_wait_for_the_pause_of_another() -> None:
     engine = Engine()
-    submitter = Submitter(engine.touch_study)
-    submitter.start()
-    submitter.submit("1")
-    engine.wait_for(1)
+    submitter = started(engine)
 
     submitter.submit("1")
     submitter.submit("2")
@@ -81,27 +85,3 @@ def test_a_study_that_the_engine_did_not_take_is_handed_on_again() -> None:
 
     assert engine.taken == ["1"]
     assert delays == {"delayed": 1}
-
-
-def test_what_waits_is_handed_on_before_the_end() -> None:
-    engine = Engine()
-    submitter = Submitter(engine.touch_study)
-    submitter.start()
-    for number in range(20):
-        submitter.submit(str(number))
-    submitter.close()
-
-    assert sorted(engine.taken) == sorted(str(number) for number in range(20))
-
-
-def test_what_came_before_the_start_is_handed_on_after_it() -> None:
-    engine = Engine()
-    submitter = Submitter(engine.touch_study)
-    submitter.submit("1")
-    assert not submitter.is_alive
-
-    submitter.start()
-    engine.wait_for(1)
-    submitter.close()
-
-    assert engine.taken == ["1"]
