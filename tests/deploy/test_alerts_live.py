@@ -37,9 +37,7 @@ def test_a_full_disk_and_a_dead_worker_raise_only_their_alerts(tmp_path: Path) -
             Service(many, only="sender") as sender,
             Service(many, only="worker") as worker,
             run_prometheus(
-                tmp_path,
-                full=[alone.http_port],
-                many=[listener.http_port, sender.http_port, worker.http_port],
+                tmp_path, full=[alone.http_port], many=[listener.http_port, sender.http_port, worker.http_port]
             ) as prometheus,
         ):
             peers.wait_until(

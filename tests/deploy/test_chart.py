@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import sqlalchemy
 import yaml
 
 from docs.statement import schema as made_schema
 from node import config
+from node.__main__ import main
 from node.config import Caller, Settings
 from node.net.tls import ca_of
 from node.settings.destinations import TYPES
@@ -58,10 +60,13 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_object_is_one_of_kubernetes(name: str) -> None:
+def test_helm_and_the_schemas_of_kubernetes_accept_every_example(name: str) -> None:
     own = [manifest for manifest in made(name, {}) if manifest["apiVersion"] not in OPERATORS]
+    report = helm_python.lint(CHART, example(name), strict=True)
 
     assert len(own) >= 6
+    assert report["errors"] == []
+    assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 
 
 def test_the_objects_of_operators_are_theirs_whole() -> None:
@@ -79,14 +84,6 @@ def test_the_objects_of_operators_are_theirs_whole() -> None:
         model = getattr(importlib.import_module(OPERATORS[manifest["apiVersion"]]), manifest["kind"])
         kept = model.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True, mode="json")
         assert kept == manifest, "a key that the model does not know is lost in it"
-
-
-def test_helm_finds_nothing_to_complain_about() -> None:
-    for name in EXAMPLES:
-        report = helm_python.lint(CHART, example(name), strict=True)
-
-        assert report["errors"] == []
-        assert [message["error"] for message in report["messages"]] == ["icon is recommended"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -177,8 +174,6 @@ def test_only_known_callers_reach_the_listener_by_own_address(name: str, role: s
 
 def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
     objects = made_of("gpu")
-    packed = helm_python.Chart.load(helm_python.package(CHART, destination=tmp_path))
-
     sources = [REPOSITORY / "deploy" / "prometheus" / name for name in ("recording.yml", "alerts.yml")]
     groups = [group for path in sources for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
     assert the_only(objects, "PrometheusRule")["spec"]["groups"] == groups
@@ -186,16 +181,13 @@ def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
     ruled = json.dumps(the_only(rendered(site), "PrometheusRule")["spec"]["groups"])
     assert json.loads(ruled.replace("https://docs.example/node", "{{ $externalLabels.docs }}")) == groups
     assert "https://docs.example/node/operate/runbook/#cxrnodedown" in ruled
-    dashboards = {
-        path.name: path.read_text(encoding="utf-8") for path in (REPOSITORY / "deploy/grafana").glob("*.json")
-    }
+    dashboards = {path.name: json.loads(path.read_bytes()) for path in (REPOSITORY / "deploy/grafana").glob("*.json")}
     found = [
         manifest for manifest in of_kind(objects, "ConfigMap") if "grafana_dashboard" in manifest["metadata"]["labels"]
     ]
     assert dashboards
-    assert {name: json.loads(text) for manifest in found for name, text in manifest["data"].items()} == {
-        name: json.loads(text) for name, text in dashboards.items()
-    }
+    assert {name: json.loads(text) for manifest in found for name, text in manifest["data"].items()} == dashboards
+    packed = helm_python.Chart.load(helm_python.package(CHART, destination=tmp_path))
     assert {Path(file["name"]).name for file in packed.files} >= {*dashboards, "recording.yml", "alerts.yml"}
     assert all(len(json.dumps(manifest)) < 1_000_000 for manifest in found), "a ConfigMap holds 1 MiB"
 
@@ -284,3 +276,97 @@ def test_what_other_packages_add_has_a_hyphen_in_its_name(name: str, is_good: bo
             continue
         with pytest.raises(helm_python.HelmValuesError):
             chart.validate_schema(values)
+
+
+def test_on_many_machines_each_part_runs_under_its_pods_name() -> None:
+    objects = made_of("split")
+    found = workloads(objects)
+
+    assert set(found) == set(ROLES)
+    for role, workload in found.items():
+        container = container_of(workload)
+        environment = {
+            variable["name"]: variable.get("valueFrom", variable.get("value")) for variable in container["env"]
+        }
+        assert container["args"] == ["serve", "/etc/chex-node/node.toml", "--only", role, "--executor", "$(POD_NAME)"]
+        assert environment["ORT_DISABLE_TELEMETRY"] == "1"
+        assert environment["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+        assert environment["PGPASSWORD"] == {"secretKeyRef": {"name": "chex-postgres", "key": "password"}}
+    assert {role: workload["kind"] for role, workload in found.items()} == {
+        "listener": "Deployment", "worker": "StatefulSet", "sender": "StatefulSet",
+    }  # fmt: skip
+    assert the_only(objects, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_the_program_knows_the_arguments_of_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = str(tmp_path / "missing.toml")
+
+    for workload in workloads(made_of("split")).values():
+        arguments = container_of(workload)["args"]
+        assert main([missing if argument == "/etc/chex-node/node.toml" else argument for argument in arguments]) == 2
+        assert "missing.toml: cannot be read" in capsys.readouterr().err  # and no word of an argument
+
+
+def test_no_password_is_in_a_setting() -> None:
+    objects = made_of("split")
+
+    url = settings_of(objects).storage.database_url
+    assert url == (
+        "postgresql://chex@postgres.example.org:5432/chex?sslmode=verify-full"
+        "&sslrootcert=/etc/chex-tls/chex-database/ca.crt"
+    )
+    assert sqlalchemy.make_url(url).password is None
+
+
+def test_listeners_scale_with_load_and_workers_with_the_queue() -> None:
+    objects = made_of("split")
+    found = workloads(objects)
+
+    by_load, by_queue = the_only(objects, "HorizontalPodAutoscaler")["spec"], the_only(objects, "ScaledObject")["spec"]
+    assert by_load["scaleTargetRef"]["name"] == found["listener"]["metadata"]["name"]
+    assert (by_load["minReplicas"], by_load["maxReplicas"]) == (3, 12)
+    assert by_queue["scaleTargetRef"] == {
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": found["worker"]["metadata"]["name"],
+    }  # fmt: skip
+    assert (by_queue["minReplicaCount"], by_queue["maxReplicaCount"]) == (2, 14)
+    assert {role for role, workload in found.items() if "replicas" in workload["spec"]} == {"sender"}, (
+        "two would set the number"
+    )
+    (trigger,) = by_queue["triggers"]
+    secret = the_only(objects, "TriggerAuthentication")
+    assert trigger["authenticationRef"]["name"] == secret["metadata"]["name"]
+    assert secret["spec"]["secretTargetRef"][0]["name"] == "chex-postgres"
+
+
+def test_without_autoscaling_every_number_is_what_the_values_say() -> None:
+    values = merged(example("split"), {"keda": {"enabled": False}, "listener": {"autoscaling": {"enabled": False}}})
+
+    objects = rendered(values)
+
+    numbers = {role: workload["spec"]["replicas"] for role, workload in workloads(objects).items()}
+    assert numbers == {"listener": 3, "worker": 2, "sender": 2}
+    assert not of_kind(objects, "HorizontalPodAutoscaler") + of_kind(objects, "ScaledObject")
+
+
+def test_every_part_goes_out_only_where_it_has_to() -> None:
+    objects = made_of("split")
+    destinations = {destination.port for destination in settings_of(objects).destinations}
+
+    allowed: dict[str, set[int]] = {}
+    entered: dict[str, set[str]] = {}
+    for policy in of_kind(objects, "NetworkPolicy"):
+        role, spec = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"], policy["spec"]
+        allowed[role] = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
+        entered[role] = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+    assert allowed == {"listener": {53, 5432}, "worker": {53, 5432}, "sender": {53, 5432, *destinations}}
+    assert entered == {"listener": {"dicom", "dicom-tls", "orders", "http"}, "worker": {"http"}, "sender": {"http"}}
+
+
+def test_a_drained_machine_never_takes_the_last_listener() -> None:
+    budgets = of_kind(made_of("split"), "PodDisruptionBudget")
+
+    found = {budget["metadata"]["labels"]["app.kubernetes.io/component"]: budget["spec"] for budget in budgets}
+    assert {role: spec.get("minAvailable") for role, spec in found.items()} == {
+        "listener": 1, "worker": None, "sender": None,
+    }  # fmt: skip
+    assert [found[role]["maxUnavailable"] for role in ("worker", "sender")] == [1, 1]

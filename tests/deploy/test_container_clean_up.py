@@ -86,28 +86,21 @@ def test_the_deepest_mounts_are_unmounted_first(machine: Machine, work: Path) ->
     assert not work.exists()
 
 
-def test_nothing_is_removed_while_something_stays_mounted(machine: Machine, work: Path) -> None:
+@pytest.mark.parametrize(
+    ("findmnt", "said"), [(FAKES["findmnt"], "still mounted"), ("exit 1", "nobody knows what is mounted")]
+)
+def test_nothing_is_removed_while_something_is_or_may_be_mounted(
+    machine: Machine, work: Path, findmnt: str, said: str
+) -> None:
     machine.has_mounted(f"{work}/base/proc", busy=[f"{work}/base/proc"])
+    (machine.folder / "bin" / "findmnt").write_text(f"#!/bin/sh\n{findmnt}\n", encoding="utf-8")
 
     done = machine.remove_tree(work)
 
     assert done.returncode == 1
-    assert done.stderr == (
-        f"nothing was removed from {work}, for this is still mounted; unmount it and remove the folder:\n"
-        f"{work}/base/proc\n"
-    )
+    assert said in done.stderr and str(work) in done.stderr
     assert machine.calls("rm") == []
     assert work.exists()
-
-
-def test_nothing_is_removed_where_findmnt_fails(machine: Machine, work: Path) -> None:
-    (machine.folder / "bin" / "findmnt").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-
-    done = machine.remove_tree(work)
-
-    assert done.returncode == 1
-    assert f"findmnt failed: nobody knows what is mounted below {work}" in done.stderr
-    assert machine.calls("rm", "umount") == []
 
 
 def test_the_script_packs_and_removes_only_after_unmounting_proc(machine: Machine, tmp_path: Path) -> None:

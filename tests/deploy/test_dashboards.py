@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from typing import cast
 
 import pytest
@@ -49,21 +48,6 @@ def test_every_panel_explains_itself(name: str) -> None:
         assert defaults["unit"], panel["title"]
         assert cast(Json, defaults["thresholds"])["steps"], panel["title"]
         assert all(target["legendFormat"] for target in cast(list[Json], panel["targets"])), panel["title"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_panel_covers_another(name: str) -> None:
-    covered: Counter[tuple[int, int]] = Counter()
-    for panel in cast(list[Json], dashboards()[name]["panels"]):
-        place = cast(dict[str, int], panel["gridPos"])
-        assert place["x"] + place["w"] <= 24
-        covered.update(
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        )
-
-    assert [place for place, times in covered.items() if times > 1] == []
 
 
 def test_every_metric_of_a_panel_or_rule_is_exported_or_recorded() -> None:

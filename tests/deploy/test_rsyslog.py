@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
+import socket
+import ssl
 import subprocess
-import time
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -15,16 +20,132 @@ from node.audit import message
 from node.audit.message import Reporter
 from tests.paths import REPOSITORY
 from tests.support.certificates import Authority
-from tests.support.collectors import Collector, Forwarder
-from tests.support.peers import require
+from tests.support.peers import LOOPBACK, free_port, require, wait_until
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 REPORTER = Reporter(ae_title="CHEX", machine="reader-1", executor="node", process_id=4711)
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.found(tmp_path_factory.mktemp("ca"))
+SHIPPED = REPOSITORY / "deploy" / "rsyslog" / "chex-node-audit.conf"
+
+
+class Collector:
+    """Takes syslog over TLS (RFC 5425) from clients with a certificate of an authority; keeps each message.
+
+    It may be stopped and started again on its port, as a collector that is away for a while.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        own = authority.issue("collector")
+        self.port, self._lines = free_port(), list[bytes]()
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
+        self._context.load_cert_chain(own.certificate, own.key)
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._server: socket.socket | None = None
+        self._connections: list[ssl.SSLSocket] = []
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def messages(self) -> list[str]:
+        """What came, without what came again; in the order in which it came first."""
+        return [line.decode() for line in dict.fromkeys(list(self._lines))]
+
+    def wait_for(self, count: int) -> list[str]:
+        """Wait for so many messages, and return those that came."""
+        wait_until(lambda: len(self.messages) >= count, what=f"{count} messages", limit_seconds=90.0)
+        return self.messages
+
+    def start(self) -> None:
+        """Accept connections."""
+        self._server = socket.create_server((LOOPBACK, self.port))
+        threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Refuse connections, and end those that are open in the middle of what they say."""
+        if self._server is not None:
+            self._server.shutdown(socket.SHUT_RDWR)
+            self._server.close()
+            self._server = None
+        for connection in self._connections:
+            with suppress(OSError):
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # while its thread reads, as a machine that ends
+        self._connections.clear()
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                plain, _ = server.accept()
+                connection = self._context.wrap_socket(plain, server_side=True)
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+            self._connections.append(connection)
+            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+
+    def _read(self, connection: ssl.SSLSocket) -> None:
+        rest = b""
+        while True:
+            try:
+                new = connection.recv(2**16)
+            except OSError:
+                new = b""
+            if not new:
+                connection.close()
+                return
+            rest += new
+            while (frame := re.match(rb"(\d+) ", rest)) and len(rest) >= (end := frame.end() + int(frame[1])):
+                self._lines.append(rest[frame.end() : end])
+                rest = rest[end:]
+
+
+class Forwarder:
+    """rsyslog as a child process with the shipped file, but for its places: it reads a file of audit messages."""
+
+    def __init__(self, folder: Path, authority: Authority, *, file: Path, port: int) -> None:
+        own, self._folder = authority.issue("node"), folder
+        folder.mkdir(parents=True, exist_ok=True)
+        text = SHIPPED.read_text(encoding="utf-8")
+        places = {
+            'target="audit.hospital.example" port="6514"': f'target="{LOOPBACK}" port="{port}"',
+            'PermittedPeers="audit.hospital.example"': 'PermittedPeers="localhost"',
+            "/etc/chex-node/hospital-ca.pem": str(authority.certificate),
+            "/etc/chex-node/node.pem": str(own.certificate),
+            "/etc/chex-node/node.key": str(own.key),
+            "/var/log/chex-node/audit.log": str(file),
+        }
+        for shipped, here in places.items():
+            assert text.count(shipped) == 1, shipped
+            text = text.replace(shipped, here)
+        (folder / "rsyslog.conf").write_text(f'global(workDirectory="{folder}")\n{text}', encoding="utf-8")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it."""
+        (self._folder / "pid").unlink(missing_ok=True)
+        command = [require("rsyslogd"), "-n", "-f", str(self._folder / "rsyslog.conf"), "-i", str(self._folder / "pid")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Stop it, if it runs: in order, or by another signal."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(timeout=30)
+            self._process = None
 
 
 class Trail:
@@ -75,29 +196,19 @@ def test_a_thousand_messages_in_a_second_and_a_large_one_arrive(tmp_path: Path, 
     )
 
 
-def test_nothing_is_lost_while_the_collector_is_away(tmp_path: Path, authority: Authority) -> None:
-    with forwarded(tmp_path, authority) as (trail, collector, _):
-        collector.stop()
-        for _ in range(3):
-            trail.write(400)
-            time.sleep(1.0)
-        collector.start()
-        arrived(trail, collector)
-
-
 @pytest.mark.drill(part="peers")
 def test_nothing_is_lost_when_rsyslog_or_the_collector_ends_at_work(tmp_path: Path, authority: Authority) -> None:
     with forwarded(tmp_path, authority) as (trail, collector, forwarder):
-        for end in (forwarder.stop, forwarder.kill, forwarder.kill, forwarder.stop):
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM):
             trail.write(1000)
             collector.wait_for(len(trail.written) - 900)
-            end()
+            forwarder.stop(number)
             trail.write(10)
             forwarder.start()
             arrived(trail, collector)
         collector.stop()
         trail.write(300)
-        forwarder.kill()
+        forwarder.stop(signal.SIGKILL)
         forwarder.start()
         collector.start()
         arrived(trail, collector)

@@ -18,6 +18,7 @@ from node.domain import derive_uid
 from node.settings.destinations import Hl7Destination, TlsSettings
 from tests.deploy.expressions import Query, event_queries, panel_queries, rule_queries
 from tests.support import films, mllp, peers
+from tests.support.certificates import Authority
 from tests.support.exported import exported_families
 from tests.support.prometheus import Prometheus, run_prometheus
 from tests.support.service import Service, settings_for
@@ -71,16 +72,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     stage = {"max_abs": 3e-7, "tolerance": 1e-4}
     (model / "parity.json").write_text(json.dumps({"stages": {"find.boxes": stage}, "passed": True}), encoding="utf-8")
     peers.require("prometheus")
-    certificate, key = mllp.certificate(folder, "all")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
-    context.load_cert_chain(certificate, key)
+    authority = Authority.found(folder / "authority")
+    known = authority.issue("all")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
+    context.load_cert_chain(known.certificate, known.key)
     with peers.ReceivingArchive() as archive, mllp.InformationSystem(tls=context) as system:
         settings = settings_for(
             folder / "node", archive_port=archive.port, model=ModelSettings(directory=model), quiet_seconds=0.1
         )
-        tls = TlsSettings(ca=certificate, certificate=certificate, key=key)
+        tls = TlsSettings(ca=authority.certificate, certificate=known.certificate, key=known.key)
         results = Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port, tls=tls)
-        orders = OrdersTlsSettings(certificate=certificate, key=key, ca=certificate)
+        orders = OrdersTlsSettings(certificate=known.certificate, key=known.key, ca=authority.certificate)
         settings = replace(
             settings,
             destinations=(*settings.destinations, results),

@@ -39,6 +39,12 @@ def node_commands() -> list[str]:
     return re.findall(r"^    (\w+)  ", run_command("--help").stdout, re.MULTILINE)
 
 
+def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a program in an interpreter that begins now."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+
+
 def said_and_imported(module: str, *calls: str) -> tuple[str, set[str]]:
     """Run a module with each of some arguments, to its SystemExit with 0; what it printed, and what it imported."""
     program = (
@@ -52,21 +58,15 @@ def said_and_imported(module: str, *calls: str) -> tuple[str, set[str]]:
         "        assert not end.code, end.code\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
     )
-    command = [sys.executable, "-c", program, module, *calls]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    done = python(program, module, *calls)
     assert done.returncode == 0, done.stderr
     return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
 
 
 def test_the_version_is_had_without_the_node() -> None:
-    program = (
-        "import sys; from models.program import __version__; "
-        "print(__version__, [name for name in sys.modules if name.startswith('node')])"
-    )
+    program = "import sys; from models.program import __version__; print(__version__, 'node' in sys.modules)"
 
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
-
-    assert done.stdout == f"{__version__} []\n"
+    assert python(program).stdout == f"{__version__} False\n"
 
 
 def test_every_command_is_known_here() -> None:
@@ -77,9 +77,7 @@ def test_every_command_is_known_here() -> None:
 def test_status_comes_without_the_libraries_of_films_and_work() -> None:
     program = "import json, sys; from node.commands import operate; print(json.dumps(list(sys.modules)))"
 
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
-
-    assert set(json.loads(done.stdout)) & LARGE == {"sqlalchemy"}
+    assert set(json.loads(python(program).stdout)) & LARGE == {"sqlalchemy"}
 
 
 @pytest.mark.drill(part="packaging")
@@ -110,9 +108,7 @@ def test_a_film_is_read_without_the_compiler_of_torch(
         "import json, sys; from node.__main__ import main; assert main(sys.argv[1:]) == 0; "
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
-    read = ["read", str(chest_film), "--model", str(phantom_model), "--out", str(tmp_path), "--engine", engine]
-
-    done = subprocess.run([sys.executable, "-c", program, *read], cwd=REPOSITORY, capture_output=True, text=True)
+    done = python(program, "read", chest_film, "--model", phantom_model, "--out", tmp_path, "--engine", engine)
 
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.glob("*/sr.dcm"))
@@ -133,15 +129,11 @@ def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
         "print(len(ids), count() - before)"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(phantom_model)], cwd=REPOSITORY, capture_output=True, text=True
-    )
+    done = python(program, phantom_model)
 
     assert (done.returncode, done.stdout) == (0, "90 0\n"), done.stderr
 
 
 @pytest.mark.drill(part="packaging")
 def test_quick_tests_can_be_collected_without_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; import tests.conftest"
-
-    assert subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=False).returncode == 0
+    assert python("import sys; sys.modules['torch'] = None; import tests.conftest").returncode == 0

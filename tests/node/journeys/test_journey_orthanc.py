@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from node.domain import derive_uid
 from tests.support import films, peers
 from tests.support.orthanc import Orthanc, beside_node
 from tests.support.service import Line, Service
@@ -62,21 +61,3 @@ def test_results_and_repeated_films_come_back_to_nothing(
 def _left_as_own(line: Line, *, uid: str) -> bool:
     """Whether a line says that an object was not read because the node wrote it."""
     return line.get("reason") == "left:own_object" and line["sop_instance_uid"] == uid
-
-
-@pytest.mark.drill(part="peers")
-def test_a_study_with_a_dose_report_loses_nothing(reading_room: tuple[Orthanc, Service]) -> None:
-    orthanc, service = reading_room
-    others = [films.non_image(modality) for modality in ("dose report", "KO", "DOC")]
-    lateral = films.as_another(films.lateral(), "lateral")
-    frontal = films.thumbnail()
-
-    for dataset in (*others, lateral, frontal):
-        orthanc.upload(dataset)
-    service.wait_for("study.finished")
-    orthanc.wait_for_count(len(others) + 2 + 3)  # the film's report and state, and the study's report
-    orthanc.wait_until_idle()
-
-    kept = {instance.SOPInstanceUID for instance in orthanc.instances(frontal.StudyInstanceUID)}
-    assert kept >= {dataset.SOPInstanceUID for dataset in (*others, lateral, frontal)}
-    assert derive_uid("test film", "lateral") in kept

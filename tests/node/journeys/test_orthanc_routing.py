@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,28 +18,23 @@ from pydicom.uid import (
 
 from node.config import load
 from node.settings.destinations import DicomDestination
+from tests.support import films
 from tests.support.orthanc import DEPLOYED, Orthanc
-from tests.support.peers import ReceivingArchive, send, wait_until
+from tests.support.peers import Received, ReceivingArchive, send, wait_until
 
 pytestmark = pytest.mark.drill(part="peers")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def node() -> Iterator[ReceivingArchive]:
     with ReceivingArchive(ae_title="CHEX", compressed=[JPEG2000Lossless]) as archive:
         yield archive
 
 
-@pytest.fixture
-def orthanc(tmp_path: Path, node: ReceivingArchive) -> Iterator[Orthanc]:
-    with Orthanc(tmp_path, node_port=node.port) as running:
-        yield running
-
-
-@pytest.fixture
-def hasty_orthanc(tmp_path: Path, node: ReceivingArchive) -> Iterator[Orthanc]:
+@pytest.fixture(scope="module")
+def orthanc(tmp_path_factory: pytest.TempPathFactory, node: ReceivingArchive) -> Iterator[Orthanc]:
     """Calls a study stable after a second, so that the second chance of a film is no long wait."""
-    with Orthanc(tmp_path, node_port=node.port, settings={"StableAge": 1}) as running:
+    with Orthanc(tmp_path_factory.mktemp("orthanc"), node_port=node.port, settings={"StableAge": 1}) as running:
         yield running
 
 
@@ -72,48 +67,51 @@ def key_object(*, of: Dataset, title: str = "113038") -> Dataset:
     return note
 
 
-def routed(node: ReceivingArchive, orthanc: Orthanc) -> list[str]:
-    """Everything the node was sent, by SOP Instance UID.
+def received(node: ReceivingArchive, film: Dataset) -> list[Received]:
+    """What the node was sent of a film."""
+    return [request for request in node.requests if request.sop_instance_uid == film.SOPInstanceUID]
+
+
+def routed(node: ReceivingArchive, orthanc: Orthanc, *uploaded: Dataset) -> list[Dataset]:
+    """Upload objects; those of them that the node was sent, each once.
 
     Orthanc runs its script for one event after the other: when a last film has arrived, nothing earlier can follow.
     """
     last = radiograph(study_uid=generate_uid())
-    orthanc.upload(last)
-    wait_until(lambda: last.SOPInstanceUID in uids(node), what="the last film is routed")
+    for each in (*uploaded, last):
+        orthanc.upload(each)
+    wait_until(lambda: bool(received(node, last)), what="the last film is routed")
     orthanc.wait_until_idle()
-    return [uid for uid in uids(node) if uid != last.SOPInstanceUID]
+    times = [len(received(node, each)) for each in uploaded]
+    assert max(times) <= 1
+    return [each for each, count in zip(uploaded, times, strict=True) if count]
 
 
-def uids(node: ReceivingArchive) -> list[str]:
-    return [request.sop_instance_uid for request in node.requests]
-
-
-def test_a_chest_film_is_sent_to_the_node_once(
-    node: ReceivingArchive, hasty_orthanc: Orthanc, chest_film: Path
-) -> None:
+def test_a_chest_film_is_sent_to_the_node_once(node: ReceivingArchive, orthanc: Orthanc, chest_film: Path) -> None:
     film = dcmread(chest_film)
 
-    hasty_orthanc.upload(chest_film)
-    wait_until(lambda: any(kind == "StableStudy" for kind, _ in hasty_orthanc.changes()), what="the study is stable")
-    hasty_orthanc.upload(chest_film)
+    assert routed(node, orthanc, film) == [film]
+    wait_until(lambda: any(kind == "StableStudy" for kind, _ in orthanc.changes()), what="the study is stable")
+    assert routed(node, orthanc, film) == [film]
 
-    assert routed(node, hasty_orthanc) == [film.SOPInstanceUID]
-    assert node.requests[0].calling_ae == "ORTHANC"
-    assert node.requests[0].dataset.PixelData == film.PixelData
-    assert [arrival.sop_instance_uid for arrival in hasty_orthanc.arrivals()][:2] == [film.SOPInstanceUID] * 2
-    assert hasty_orthanc.count(film.StudyInstanceUID) == 1
+    (request,) = received(node, film)
+    assert request.calling_ae == "ORTHANC"
+    assert request.dataset.PixelData == film.PixelData
+    assert [arrival.sop_instance_uid for arrival in orthanc.arrivals()].count(film.SOPInstanceUID) == 2
+    assert orthanc.count(film.StudyInstanceUID) == 1
 
 
 def test_a_compressed_film_is_sent_as_it_is(
     node: ReceivingArchive, orthanc: Orthanc, chest_film_jpeg2000: Path
 ) -> None:
-    status = send(chest_film_jpeg2000, port=orthanc.dicom_port, called_ae="ORTHANC")
+    film = films.as_another(dcmread(chest_film_jpeg2000), "compressed", study="compressed")
 
-    (request,) = node.wait_for_requests(1)
+    assert send(film, port=orthanc.dicom_port, called_ae="ORTHANC") == 0x0000
 
-    assert status == 0x0000
+    wait_until(lambda: bool(received(node, film)), what="the film is routed")
+    (request,) = received(node, film)
     assert request.transfer_syntax_uid == JPEG2000Lossless
-    assert request.dataset.PixelData == dcmread(chest_film_jpeg2000).PixelData
+    assert request.dataset.PixelData == film.PixelData
 
 
 @pytest.mark.parametrize(
@@ -127,78 +125,66 @@ def test_what_the_node_sent_is_not_sent_back(node: ReceivingArchive, orthanc: Or
     imported = radiograph(study_uid=study_uid, description=description)
     film = radiograph(study_uid=study_uid)
 
-    status = send(result, port=orthanc.dicom_port, called_ae="ORTHANC", calling_ae="CHEX")
-    orthanc.upload(imported)
-    orthanc.upload(film)
+    assert send(result, port=orthanc.dicom_port, called_ae="ORTHANC", calling_ae="CHEX") == 0x0000
 
-    assert status == 0x0000
-    assert routed(node, orthanc) == [film.SOPInstanceUID]
+    assert routed(node, orthanc, imported, film) == [film]
+    assert not received(node, result)
     assert orthanc.count(study_uid) == 3
-    assert [arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")] == [result.SOPInstanceUID]
 
 
-def test_a_dose_report_beside_a_film_stays_and_does_not_block_it(node: ReceivingArchive, orthanc: Orthanc) -> None:
+def a_dose_report_beside_a_film() -> tuple[list[Dataset], list[Dataset]]:
+    film = radiograph(study_uid=generate_uid())
+    return [dose_report(beside=film), film], [film]
+
+
+def other_images_of_the_study_of_a_chest_film() -> tuple[list[Dataset], list[Dataset]]:
     study_uid = generate_uid()
-    film = radiograph(study_uid=study_uid)
-
-    orthanc.upload(dose_report(beside=film))
-    orthanc.upload(film)
-
-    assert routed(node, orthanc) == [film.SOPInstanceUID]
-    assert orthanc.count(study_uid) == 2
+    images = [radiograph(study_uid=study_uid, body_part=part) for part in ("HAND", "CHEST", "HAND")]
+    return images, images
 
 
-def test_other_images_of_the_study_follow_the_chest_film(node: ReceivingArchive, orthanc: Orthanc) -> None:
-    study_uid = generate_uid()
-    before = radiograph(study_uid=study_uid, body_part="HAND")
-    film = radiograph(study_uid=study_uid)
-    after = radiograph(study_uid=study_uid, body_part="HAND")
-
-    for image in (before, film, after):
-        orthanc.upload(image)
-
-    assert sorted(routed(node, orthanc)) == sorted(image.SOPInstanceUID for image in (before, film, after))
-
-
-def test_a_rejection_note_is_sent_and_another_key_object_stays(node: ReceivingArchive, orthanc: Orthanc) -> None:
+def rejection_notes_and_another_key_object() -> tuple[list[Dataset], list[Dataset]]:
     film, gone = radiograph(study_uid=generate_uid()), radiograph(study_uid=generate_uid())
-    notes = [key_object(of=film, title="113000"), key_object(of=film, title="113001"), key_object(of=gone)]
-
-    for item in (film, *notes):
-        orthanc.upload(item)
-
-    assert sorted(routed(node, orthanc)) == sorted(item.SOPInstanceUID for item in (film, *notes[1:]))
+    selection, quality = (key_object(of=film, title=title) for title in ("113000", "113001"))
+    notes = [quality, key_object(of=gone)]
+    return [film, selection, *notes], [film, *notes]
 
 
-def test_a_study_without_a_chest_film_is_left_alone(node: ReceivingArchive, orthanc: Orthanc) -> None:
-    hand = radiograph(study_uid=generate_uid(), body_part="HAND")
-    unnamed = radiograph(study_uid=generate_uid(), body_part="")
-
-    orthanc.upload(hand)
-    orthanc.upload(unnamed)
-
-    assert routed(node, orthanc) == [unnamed.SOPInstanceUID]
+def chest_films_in_other_languages_and_without_a_word() -> tuple[list[Dataset], list[Dataset]]:
+    parts = ("THX", "KLATKA PIERSIOWA", "BRUST", "", "KNIE", "HAND")
+    images = [radiograph(study_uid=generate_uid(), body_part=part) for part in parts]
+    return images, images[:4]
 
 
-def test_chest_films_are_known_in_other_languages(node: ReceivingArchive, orthanc: Orthanc) -> None:
-    parts = ("THX", "KLATKA PIERSIOWA", "BRUST", "KNIE")
-    named = [radiograph(study_uid=generate_uid(), body_part=part) for part in parts]
+@pytest.mark.parametrize(
+    "case",
+    [
+        a_dose_report_beside_a_film,
+        other_images_of_the_study_of_a_chest_film,
+        rejection_notes_and_another_key_object,
+        chest_films_in_other_languages_and_without_a_word,
+    ],
+)
+def test_what_the_node_may_read_is_routed_and_all_else_stays(
+    node: ReceivingArchive, orthanc: Orthanc, case: Callable[[], tuple[list[Dataset], list[Dataset]]]
+) -> None:
+    uploaded, expected = case()
 
-    for film in named:
-        orthanc.upload(film)
+    found = routed(node, orthanc, *uploaded)
 
-    assert sorted(routed(node, orthanc)) == sorted(film.SOPInstanceUID for film in named[:3])
+    assert {each.SOPInstanceUID for each in found} == {each.SOPInstanceUID for each in expected}
+    kept = {str(instance.SOPInstanceUID) for instance in orthanc.instances()}
+    assert kept >= {str(each.SOPInstanceUID) for each in uploaded}
 
 
-def test_a_film_from_while_the_node_was_down_is_routed_later(node: ReceivingArchive, hasty_orthanc: Orthanc) -> None:
+def test_a_film_from_while_the_node_was_down_is_routed_later(node: ReceivingArchive, orthanc: Orthanc) -> None:
     film = radiograph(study_uid=generate_uid())
 
     with node.down():
-        hasty_orthanc.upload(film)
-        wait_until(lambda: [job.state for job in hasty_orthanc.jobs()] == ["Failure"], what="the first job failed")
-    (request,) = node.wait_for_requests(1)
+        orthanc.upload(film)
+        wait_until(lambda: "Failure" in [job.state for job in orthanc.jobs()], what="the first job failed")
 
-    assert request.sop_instance_uid == film.SOPInstanceUID
+    wait_until(lambda: len(received(node, film)) == 1, what="the film is routed")
 
 
 def test_the_example_settings_of_the_two_sides_fit() -> None:

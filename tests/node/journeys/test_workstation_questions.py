@@ -1,4 +1,4 @@
-"""Questions that a reader saves in a real Orthanc: routed to the node, answered in the same study, once."""
+"""Questions that a reader draws at a workstation: routed by an Orthanc or sent, and answered once in their study."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pydicom.uid import EnhancedSRStorage
 
 from node.config import QuestionsSettings
 from node.dicom import question_object
-from tests.drills.conformance import cases
+from tests.drills.conformance import cases, dicomscope, pictures
 from tests.drills.conformance.ohif import beside
 from tests.node.jobs.test_rounds import predecessor
-from tests.support import films, workstation
+from tests.support import films, peers, workstation
 from tests.support.orthanc import Orthanc, beside_node, routing_questions
-from tests.support.service import Service
+from tests.support.service import Service, settings_for
 from tests.support.workstation import TRACKING, finding, group, note, rectangle, region
 
 FILM = films.thumbnail()
@@ -100,3 +100,41 @@ def test_a_drawn_box_with_a_text_is_answered_in_its_study(orthanc: Orthanc) -> N
     answer = answered(orthanc, asked, objects=2)
 
     assert sorted(found.Modality for found in answer) == ["PR", "SR"]
+
+
+CORNERS = (20, 30, 120, 30, 120, 160, 20, 160, 20, 30)
+OVAL = (0.1, 0.5, 0.4, 0.5, 0.25, 0.3, 0.25, 0.7)
+
+
+@pytest.mark.drill(part="peers")
+def test_a_state_that_dicomscope_wrote_is_answered(tmp_path: Path) -> None:
+    asking = dicomscope.draw(
+        tmp_path / "asking",
+        FILM,
+        ("PIXEL", "POLYLINE", CORNERS),
+        ("DISPLAY", "ELLIPSE", OVAL),
+        creator="Reader^Rita",
+        label="ASK AI",
+        text="edema",
+    )
+    with peers.ReceivingArchive() as archive:
+        settings = replace(
+            settings_for(tmp_path / "node", archive_port=archive.port), questions=QuestionsSettings(labels=("ASK AI",))
+        )
+        with Service(settings) as service:
+            assert peers.send_all([FILM, asking], port=service.dicom_port) == [0, 0]
+            answered = service.wait_for("question.answered")
+            archive.wait_for_kept(2 + 4)
+            assert service.stop() == 0
+
+    assert (answered["questions"], answered["reason"]) == (2, "")
+    answers = [
+        kept.dataset
+        for kept in archive.kept
+        if kept.dataset.Modality == "PR" and "answer" in kept.dataset.SeriesDescription
+    ]
+    assert len(answers) == 2
+    shown, bare = dicomscope.show(
+        tmp_path / "shown", [(FILM, answers[0]), (FILM, dicomscope.without_graphics(answers[0]))]
+    )
+    assert pictures.changed(pictures.read(shown), pictures.read(bare)).any()
