@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from tests.deploy.expressions import DEPLOY, Json, dashboards, event_queries, panel_queries, panels, rule_queries, rules
+from tests.deploy.expressions import Json, dashboards, event_queries, panel_queries, panels, rule_queries, rules
 from tests.support.exported import exported_families
 
 pytestmark = pytest.mark.drill(part="deployment")
@@ -21,13 +21,6 @@ NAMES = ("chex-model.json", "chex-network.json", "chex-overview.json", "chex-pip
 
 def test_a_dashboards_address_is_its_files_name() -> None:
     assert {name: f"{content['uid']}.json" for name, content in dashboards().items()} == {name: name for name in NAMES}
-
-
-def test_every_dashboard_has_a_picture() -> None:
-    pictures = {path.name: path.stat().st_size for path in (DEPLOY.parent / "docs/pictures").glob("dashboard-*.jpg")}
-
-    assert {f"chex-{name.removeprefix('dashboard-').removesuffix('.jpg')}.json" for name in pictures} == set(NAMES)
-    assert max(pictures.values()) < 300_000
 
 
 @pytest.mark.parametrize("name", NAMES)
