@@ -349,7 +349,7 @@ def asked(page: Page) -> None:
 def test_axe_finds_nothing_on_any_page(node: Reviewed, browser: Browser) -> None:
     study = path_of(node.second)
     pages: tuple[tuple[str, Callable[[Page], None] | None], ...] = (
-        *((path, None) for path in ("/", "/review", "/upload", "/statistics", "/users")),
+        *((path, None) for path in ("/", "/review", "/upload", "/statistics", "/interface", "/users")),
         *((path, None) for path in ("/system", "/system/settings", f"{study}/manage")),
         *((study, act) for act in (None, rejecting, moving, asked)),
     )
