@@ -3,7 +3,8 @@
 No box of a finding of lung or pleura is drawn outside the lungs that the network finds on the film. On films of people
 a box is drawn from the score that was chosen for its finding, else above the common `box_threshold`; no other box
 stands in for it. A side is told there from a certainty that was chosen for the finding: the share that the best box of
-the side has of the best boxes of both. A finding without a box has no place: no side, no zone and no region.
+the side has of the best boxes of both. Without such a rule neither side nor both are told. A finding without a box has
+no place: no side, no zone and no region.
 """
 
 from __future__ import annotations
@@ -111,16 +112,17 @@ def laterality(
 
     drawn: [box, 4], the boxes that are drawn; found: all boxes of its prompt [box, 4] with their scores [box]
     side_of: None if the film does not name its sides
-    Boxes on both sides were each drawn for their own score, if one was chosen; one side needs its certainty.
+    No side is told without a rule of the finding's sides. Boxes on both were each drawn for their own score; one side
+    needs its certainty.
     """
-    if side_of is None or not len(drawn):
+    rule = decisions.sides.get(key)
+    if side_of is None or rule is None or not len(drawn):
         return "unknown"
     sides = {side_of(float(x), float(width)) for x, _, width, _ in drawn}
     if sides == {Side.LEFT, Side.RIGHT}:
         return "boxes" if key in decisions.boxes else "unknown"
     [side, *others] = sides
-    rule = decisions.sides.get(key)
-    if others or side is None or rule is None:
+    if others or side is None:
         return "unknown"
     return "boxes" if side_certainty(*found, side_of=side_of)[side] >= rule.least else "unknown"
 

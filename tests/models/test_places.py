@@ -305,6 +305,13 @@ def test_a_side_needs_a_measured_certainty(
     assert laterality(key, np.array(drawn).reshape(-1, 4), found, decisions, side_of) == expected
 
 
+def test_both_sides_need_a_rule_of_sides_not_of_boxes_alone() -> None:
+    both = np.array([RIGHT_BASE, LEFT_BASE])
+    decisions = replace(DECISIONS, boxes=SURE)
+
+    assert laterality("fracture", both, (both, np.array([0.6, 0.6])), decisions, side_of) == "unknown"
+
+
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 
 
