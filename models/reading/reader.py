@@ -194,7 +194,7 @@ class ChexReader(Reader[Look]):
         prompts = tuple(prompts)
         if not prompts:
             return FilmReading(sentences=(), prompts=())
-        film = self._find(look, prompts, side_of=side_of, zone_of=zone_of)
+        film = self.find(look, prompts, side_of=side_of, zone_of=zone_of)
         film, said = self._speech.sentences(film, self._told(prompts, film.vectors, film.features), rule=self.rule)
         kept, standing = self._speech.without_duplicates(
             said.texts, film.regions.aggregated_scores[0], film.states, is_checked=self.rule != "raw"
@@ -207,7 +207,7 @@ class ChexReader(Reader[Look]):
 
     def locate_all(self, look: Look, prompts: Sequence[ReaderPrompt]) -> FilmReading:
         """Read a film as `report` does, without sentences."""
-        film, unsaid = self._find(look, tuple(prompts)), Settled(texts={}, generated={})
+        film, unsaid = self.find(look, tuple(prompts)), Settled(texts={}, generated={})
         return FilmReading(
             sentences=(), prompts=tuple(self._reading(film, i, unsaid, None) for i in range(len(prompts)))
         )
@@ -326,7 +326,7 @@ class ChexReader(Reader[Look]):
         """
         if not places:
             return []
-        film = self._find(look, prompts, side_of=side_of, zone_of=zone_of)
+        film = self.find(look, prompts, side_of=side_of, zone_of=zone_of)
         film, said = self._speech.sentences(film, places, rule="raw" if self.rule == "raw" else "checked")
         return [
             Answer(
@@ -341,7 +341,7 @@ class ChexReader(Reader[Look]):
             for place in places
         ]
 
-    def _find(
+    def find(
         self,
         look: Look,
         prompts: tuple[ReaderPrompt, ...],

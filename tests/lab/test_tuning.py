@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import compress
 from pathlib import Path
 from typing import cast
 
@@ -14,13 +12,11 @@ import numpy as np
 import pytest
 
 from language.labels import RuleLabeler
-from models.contract import FilmReading, FindingState, PromptKind, PromptReading, Sentence, Side
-from models.decisions import LEFT_OUT, Decisions, Measurement, PlaceRule, Readout, sigmoid
+from models.contract import FilmReading, FindingState, PromptKind, PromptReading, Sentence
+from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
 from models.errors import ModelError
-from models.lab.evaluation import placing
 from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth, truth_of_phantom
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, side_of
-from models.lab.evaluation.placing import LEAST_TOLD, PlacedFilm, Told, cross, rules_of, with_rules
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
 from models.lab.evaluation.statistics import Marks, Scores, calibration_error
 from models.lab.evaluation.thresholds import (
     Aim,
@@ -49,7 +45,6 @@ from models.lab.training.split import folds_of
 from models.manifest import DetectionRule, Manifest, ReportRule, read_manifest
 from models.progress import quiet
 from models.reading.decision import decide
-from models.reading.places import side_certainty
 from models.reading.tokenizers import VOCABULARIES
 
 START = Decisions(
@@ -415,82 +410,6 @@ def test_films_that_chose_are_counted_and_refused() -> None:
     require_others(MANIFEST, films, quiet)
     with pytest.raises(ModelError, match=r"2 of 200 films chose the thresholds of this model.*--folds"):
         require_others(chose, films, quiet)
-
-
-RIGHT, LEFT = (0.25, 0.7, 0.2, 0.2), (0.75, 0.7, 0.2, 0.2)
-NAMES = [f"{number:08}" for number in range(100)]
-DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
-
-
-def told(number: float, *, is_right: bool, patient: str = "p") -> Told:
-    return Told(patient=patient, number=number, is_right=is_right)
-
-
-def placed(patient: str, *, score: float, true: tuple[float, ...] = RIGHT) -> PlacedFilm:
-    """A film with one box on the right, and a weak one on the left that is not shown."""
-    middle = partial(side_of, middle=0.5)
-    found = np.array([RIGHT, LEFT]), np.array([score, 0.1])
-    return PlacedFilm(
-        patient=patient,
-        true=np.array([true]),
-        shown=(found[0][:1], found[1][:1]),
-        certainties=side_certainty(*found, side_of=middle),
-        side_of=middle,
-    )
-
-
-def test_the_lowest_number_that_reaches_its_goal_is_chosen() -> None:
-    wrong = [told(0.1 + place / 100, is_right=False) for place in range(4)]
-    right = [told(0.5 + place / 100, is_right=True) for place in range(LEAST_TOLD)]
-
-    assert placing.choose([*right, *wrong], 0.8) == pytest.approx(0.12)
-    assert placing.choose([*right, *wrong], 1.0) == 0.5
-    assert placing.choose(right[1:], 0.8) is None
-    assert placing.choose(wrong * 5, 0.8) is None
-
-
-def test_a_rule_is_reported_on_patients_that_chose_nothing() -> None:
-    made = [told(0.9, is_right=True, patient=patient) for patient in NAMES]
-    of_fold = set(compress(NAMES, folds_of(np.array(NAMES)) == 0))
-    misled = [replace(item, is_right=item.patient not in of_fold) for item in made]
-
-    rule = cross(misled, 0.7, measured_on="hospital")
-
-    assert rule == PlaceRule(measured_on="hospital", least=0.9, told=100, right=100 - len(of_fold))
-    assert cross(made[:2], 0.7, measured_on="hospital") is None
-
-
-@pytest.mark.parametrize(
-    ("true", "hits"),
-    [(RIGHT, True), (LEFT, False), ((0.25, 0.7, 0.02, 0.02), True), ((0.25, 0.9, 0.2, 0.2), False)],
-)
-def test_a_box_hits_by_overlap_or_by_its_center(true: tuple[float, ...], hits: bool) -> None:
-    [box] = placed("p", score=0.9, true=true).boxes()
-
-    assert (box.number, box.is_right) == (0.9, hits)
-
-
-@pytest.mark.parametrize(("true", "is_right"), [(RIGHT, True), (LEFT, False)])
-def test_a_side_is_right_if_a_box_of_the_film_is_there(true: tuple[float, ...], is_right: bool) -> None:
-    seen = placed("p", score=0.9, true=true)
-
-    assert seen.certainties[Side.RIGHT] == pytest.approx(0.9)
-    assert seen.side(0.5) == told(seen.certainties[Side.RIGHT], is_right=is_right)
-    assert seen.side(0.95) is None
-
-
-def test_both_rules_go_into_the_decisions_or_leave_them() -> None:
-    good = [placed(patient, score=0.6 + number / 1000) for number, patient in enumerate(NAMES)]
-    boxes, sides = rules_of(good, measured_on="hospital")
-    assert boxes is not None
-    assert sides is not None
-
-    with_both = with_rules(DECISIONS, "lung_opacity", boxes, sides)
-
-    assert (boxes.least, boxes.told, boxes.right) == (0.6, 99, 99)  # the lowest chose its own fold's rule
-    assert (with_both.boxes, with_both.sides) == ({"lung_opacity": boxes}, {"lung_opacity": sides})
-    assert with_rules(with_both, "lung_opacity", None, None) == DECISIONS
-    assert rules_of(good[:3], measured_on="hospital") == (None, None)
 
 
 LABELER = RuleLabeler()

@@ -40,7 +40,7 @@ from models.lab.lines import (
 from models.lab.phantoms import FINDINGS
 from models.lab.phantoms.truth import CIG_CLASSES
 from models.lab.tasks.labels import CHEXPERT, NIH_LABELS, OTHER_NIH_LABELS, classes_of_nih, labels_of_whole
-from models.lab.training.split import HeldOut
+from models.lab.training.split import Patients
 from models.manifest import InputRule, Manifest
 from models.reading.preprocess import square
 from models.views import FRONTAL
@@ -106,10 +106,10 @@ class FileFilms:
         )
 
 
-def read_films(path: Path, manifest: Manifest, *, held_out: HeldOut | None = None) -> FileFilms:
+def read_films(path: Path, manifest: Manifest, *, held_out: Patients | None = None) -> FileFilms:
     """Read a file of films.
 
-    held_out: use only the patients that a training run held out
+    held_out: use only these patients, as those that a training run held out
     Raises ModelError that names the line and its mistake.
     """
     try:

@@ -24,6 +24,7 @@ from typing import Final
 from models.checkpoint.card import joined, parts_of, section, with_line, with_ten_lines
 from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
+from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.evaluation.document import Table, card_tables, figures_in_words, inner, shown
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
@@ -222,9 +223,12 @@ def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Table
 
 
 def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, str, str]]:
-    """Yield films, figure, and the lowest values of it."""
+    """Yield films, figure, and the lowest values of it; not of what a table of patient films has by finding."""
     for evaluation in own:
+        is_drawn = str(evaluation.document["data"]).startswith(PHANTOMS)
         for task, (table, title, *_) in _PLOTS.items():
+            if task == "films" and not is_drawn:
+                continue
             values = _numbers(inner(inner(evaluation.tasks, task), table))
             known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
             if known:

@@ -9,12 +9,15 @@ from typing import Final
 
 from models.checkpoint.card import section
 from models.decisions import PHANTOMS
+from models.lab.evaluation import places_page
 from models.lab.evaluation.published.marks import efficacy_names
 from models.lab.evaluation.request import CURVE
 
 Table = tuple[list[str], list[list[str]]]
 """The cells of its head, and those of its rows."""
 DIGITS: Final = 6
+PLACES: Final = "places"
+"""What `models.lab.evaluation.placing` measured, beside the tasks of `models.evaluate`."""
 TITLES: Final[Mapping[str, str]] = {
     "detection": "Detection of findings",
     "anatomy": "Regions",
@@ -272,7 +275,10 @@ def card_tables(document: Mapping[str, object]) -> Iterator[Table]:
     What phantoms show by finding is drawn in the plots.
     """
     made = inner(document, "tasks")
-    yield ["", "", "value", "without a network"], [row for task in made for row in _card_rows(task, inner(made, task))]
+    if places := inner(made, PLACES):
+        yield places_page.table(places)
+    if main := [row for task in made if task != PLACES for row in _card_rows(task, inner(made, task))]:
+        yield ["", "", "value", "without a network"], main
     if str(document["data"]).startswith(PHANTOMS):
         return
     films = inner(made, "films")
@@ -282,7 +288,6 @@ def card_tables(document: Mapping[str, object]) -> Iterator[Table]:
         rows = [(name, positives.get(name), known.get(name), area) for name, area in areas.items()]
         head = ["finding", "films with it", "of", "AUROC"]
         yield head, [[name.replace("_", " "), *map(shown, figures)] for name, *figures in rows]
-    yield from _grouped(films, "curves", tuple(CURVE))
     yield from _grouped(films, "by_group", _CARD_GROUPS)
 
 

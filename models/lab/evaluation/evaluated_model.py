@@ -39,7 +39,7 @@ from models.manifest import DetectionRule, Manifest, read_manifest
 from models.network.chex import Chex
 from models.network.detector import Detection
 from models.reading.cardiothoracic import ChestWidths, measure_chest
-from models.reading.decided_film import Look
+from models.reading.decided_film import DecidedFilm, Look
 from models.reading.phrasebook import Phrasebook, contrast, differences
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
@@ -214,11 +214,12 @@ class EvaluatedModel:
         own = differences(features[list(vectors.judged)], positive=vectors.positive, negative=vectors.negative)
         return features, {prompts[i].key: float(value) for i, value in zip(vectors.judged, own, strict=True)}
 
-    def found(self, look: Look) -> dict[str, tuple[FloatArray, FloatArray]]:
-        """Return all boxes [box, 4] of each judged prompt with their scores [box], none merged or left out."""
-        vectors, prompts = self._phrasebook.vectors(self.questions.prompts), self.questions.prompts
-        regions = self._engine.find(look.patches, vectors.queries[np.newaxis])
-        return {prompts[i].key: (regions.boxes[0, i], regions.scores[0, i]) for i in vectors.judged}
+    def decided(self, case: EvaluationCase) -> tuple[DecidedFilm, float | None]:
+        """Find and decide as a node does by default; returns the center of the spine, too, as `reader.middle` does."""
+        look = self.reader.look(case.gray)
+        middle = self.reader.middle(look)
+        by_spine = partial(side_of, middle=middle)
+        return self._by_default.find(look, self.questions.prompts, side_of=by_spine), middle
 
     def probabilities(self, look: Look) -> dict[str, float]:
         """Return the probability of each judged prompt."""

@@ -28,13 +28,14 @@ Scaled = Callable[[float], Sequence[Detections]]
 _MIDDLE: Final = 0.5
 
 
-def measure(truths: Sequence[Truth], scaled: Scaled, bootstrap: Bootstrap) -> dict[str, object]:
-    """Compute the figures of each finding that enough films of people have boxes of; phantoms have no patients."""
-    keys = [
-        key
-        for key in FINDINGS
-        if sum(bool(truth.patient) and key in truth.boxes for truth in truths) >= LEAST_POSITIVES
-    ]
+def measure(
+    truths: Sequence[Truth], scaled: Scaled, bootstrap: Bootstrap, *, least: int = LEAST_POSITIVES
+) -> dict[str, object]:
+    """Compute the figures of each finding that at least so many films of people have boxes of.
+
+    Phantoms have no patients.
+    """
+    keys = [key for key in FINDINGS if sum(bool(truth.patient) and key in truth.boxes for truth in truths) >= least]
     found = {scale: scaled(scale) for scale in SCALES} if keys else {}
     return {key: _figures(truths, found, key, bootstrap) for key in keys}
 

@@ -1,89 +1,72 @@
-"""Runnable: chooses from which score a box is drawn, and from which certainty a side is told, on films with boxes.
+"""Runnable: chooses from which score a box is drawn, and from which certainty a side is told, on patient films.
 
-    python -m models.lab.evaluation.placing --model DIR FILMS.jsonl [--held-out FILE] [--finding lung_opacity]
+    python -m models.lab.evaluation.placing --model DIR FILMS.jsonl --held-out LIST --normals FILMS.jsonl [--write]
 
-Each rule is the lowest that reaches its goal: of the boxes that it draws 0.8 hit, and of the sides that it tells 0.9
-hold a box of the film. It is chosen on the films of four fifths of the patients and reported on the others, five times;
-what is printed is chosen on all, with the pooled figures of the five. `--write` puts it into the manifest if these
-figures reach the goal, too.
-A box hits if its IoU with one of the film is above 0.1, or its center lies in one.
-Exit 0: done; 1: a file could not be written; 2: wrong input, or no rule reaches its goal.
+It chooses on the patients that LIST does not name, for each finding of which enough of their films have boxes. A rule
+is the lowest number that reaches its goal: half of the boxes that a node would draw are right, and nine of ten of the
+sides that it would tell, each with the zone that it brings. It counts only if the rules of five folds of patients reach
+the goal, too, on the patients that each was not chosen on.
+Then it measures places on the films of LIST, by the rules that the model has and by those that were chosen, and says
+which of these are better (`is_better`). `--write` puts these into the manifest; all others stay as they are.
+Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import compress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, compress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from models.boxes import iou, to_corners
 from models.command import command_parser, exit_status, run
-from models.contract import Side
 from models.decisions import Decisions, PlaceRule
-from models.engines import ENGINES, FloatArray
-from models.errors import ModelError
+from models.engines import ENGINES
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.document import inner, rounded
+from models.lab.evaluation.placed import Figures, PlacedFilm, Told, figures, placed
 from models.lab.evaluation.request import DEFAULT
-from models.lab.training.split import FOLDS, folds_of
+from models.lab.evaluation.statistics import Bootstrap
+from models.lab.evaluation.thresholds import LEAST_POSITIVES
+from models.lab.phantoms import FINDINGS
+from models.lab.training.split import FOLDS, Outside, Patients, folds_of, read_held_out
 from models.progress import ProgressReport
-from models.reading.places import shown_boxes, side_certainty
 
-PRECISION: Final = 0.8
+if TYPE_CHECKING:
+    from models.lab.evaluation.detection import Detections
+    from models.lab.evaluation.evaluated_model import EvaluatedModel
+    from models.network.detector import Detection
+
+PRECISION: Final = 0.5
 RIGHT_SIDES: Final = 0.9
 LEAST_TOLD: Final = 10
 """Fewer places say nothing about a rule."""
-_HITS: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Something that is told from a number on; number: its score or certainty; right: whether it is so."""
-
-    patient: str
-    number: float
-    is_right: bool
+MOST_ON_NORMAL: Final = 0.05
+"""The boxes of all findings together that the mean normal film may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PlacedFilm:
-    """A film with boxes of a finding.
+class Films:
+    """Films that were read once. places: of each finding; located: findings before they are scored, none possibly."""
 
-    true: [n, 4]; shown: boxes [n, 4] and scores [n] as merged; certainties: of each side, by all boxes
-    side_of: says on which side a box lies
-    """
+    truths: Sequence[Truth]
+    places: Mapping[str, Sequence[PlacedFilm]]
+    located: Sequence[Detection] = ()
 
-    patient: str
-    true: FloatArray
-    shown: tuple[FloatArray, FloatArray]
-    certainties: Mapping[Side, float]
-    side_of: Callable[[float, float], Side | None]
 
-    def boxes(self) -> Iterable[Told]:
-        """Yield each box with its score."""
-        corners = to_corners(self.true.astype(np.float64))
-        for box, score in zip(*self.shown, strict=True):
-            overlap = iou(to_corners(box[np.newaxis].astype(np.float64)), corners).max()
-            inside = (corners[:, :2] <= box[:2]) & (box[:2] <= corners[:, 2:])
-            hits = bool(overlap > _HITS or inside.all(axis=1).any())
-            yield Told(patient=self.patient, number=float(score), is_right=hits)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What was chosen of a finding. limits: of each fold, infinite where none reached the goal."""
 
-    def side(self, box_score: float) -> Told | None:
-        """Return the one side on which all boxes lie that are drawn, with its certainty; None without one."""
-        boxes, scores = self.shown
-        sides = {self.side_of(float(x), float(width)) for x, _, width, _ in boxes[scores >= box_score]}
-        side = sides.pop() if len(sides) == 1 else None
-        if side is None:
-            return None
-        true = {self.side_of(float(x), 0.0) for x, _, _, _ in self.true}
-        return Told(patient=self.patient, number=self.certainties[side], is_right=side in true)
+    boxes: PlaceRule | None
+    sides: PlaceRule | None
+    limits: Sequence[float]
 
 
 def choose(told: Sequence[Told], goal: float) -> float | None:
@@ -98,51 +81,133 @@ def choose(told: Sequence[Told], goal: float) -> float | None:
     return None
 
 
+def by_folds(told: Sequence[Told], goal: float) -> list[float]:
+    """Return what is chosen without the patients of each fold; infinite where nothing reaches the goal."""
+    folds = folds_of(np.array([item.patient for item in told], dtype=np.str_))
+    chosen = [choose(list(compress(told, folds != fold)), goal) for fold in range(FOLDS)]
+    return [math.inf if least is None else least for least in chosen]
+
+
 def cross(told: Sequence[Told], goal: float, *, measured_on: str) -> PlaceRule | None:
-    """Choose a rule on all that is told, with what five rules gave on the patients that each was not chosen on."""
+    """Choose a rule on all that is told; None unless the rules of five folds reach the goal on other patients, too."""
     least = choose(told, goal)
     if least is None:
         return None
-    folds = folds_of(np.array([item.patient for item in told]))
-    all_told = [item for fold in range(FOLDS) for item in _on_others(told, folds == fold, goal)]
-    return PlaceRule(
-        measured_on=measured_on, least=least, told=len(all_told), right=sum(item.is_right for item in all_told)
-    )
+    limits, folds = by_folds(told, goal), folds_of(np.array([item.patient for item in told]))
+    others = [item for item, fold in zip(told, folds, strict=True) if item.number >= limits[fold]]
+    right = sum(item.is_right for item in others)
+    if len(others) < LEAST_TOLD or right < goal * len(others):
+        return None
+    return PlaceRule(measured_on=measured_on, least=least, told=len(others), right=right)
 
 
-def _on_others(told: Sequence[Told], is_own: NDArray[np.bool_], goal: float) -> list[Told]:
-    least = choose(list(compress(told, ~is_own)), goal)
-    return [item for item in compress(told, is_own) if least is not None and item.number >= least]
-
-
-def rules_of(films: Sequence[PlacedFilm], *, measured_on: str) -> tuple[PlaceRule | None, PlaceRule | None]:
-    """Return the rule of boxes and that of sides; sides are those of the boxes that the first rule draws."""
-    boxes = cross([told for film in films for told in film.boxes()], PRECISION, measured_on=measured_on)
+def rules_of(films: Sequence[PlacedFilm], *, measured_on: str) -> Rules:
+    """Choose the rule of boxes, and that of the sides of the boxes that it draws."""
+    told = [box for film in films for box in film.boxes()]
+    limits, boxes = by_folds(told, PRECISION), cross(told, PRECISION, measured_on=measured_on)
     if boxes is None:
-        return None, None
-    sides = [told for film in films if (told := film.side(boxes.least)) is not None]
-    return boxes, cross(sides, RIGHT_SIDES, measured_on=measured_on)
+        return Rules(boxes=None, sides=None, limits=limits)
+    sides = [side for film in films if (side := _side_told(film, boxes.least)) is not None]
+    return Rules(boxes=boxes, sides=cross(sides, RIGHT_SIDES, measured_on=measured_on), limits=limits)
 
 
-def with_rules(decisions: Decisions, key: str, boxes: PlaceRule | None, sides: PlaceRule | None) -> Decisions:
-    """Return decisions with new rules of a finding; what reached no goal has none."""
-    return replace(decisions, boxes=_with(decisions.boxes, key, boxes), sides=_with(decisions.sides, key, sides))
+def is_better(
+    before: Mapping[str, int], chosen: Mapping[str, int], *, gain: float | None, least_in_folds: float | None
+) -> bool:
+    """Return whether a limit goes before the one that the model has, by counts on films that chose nothing.
+
+    gain: in average precision above two constant boxes, on films with the finding; least_in_folds: the lower bound of
+    its interval on the films that chose
+    """
+    is_right = chosen["boxes"] > 0 and chosen["boxes_right"] >= PRECISION * chosen["boxes"]
+    fits = gain is not None and gain > 0 and least_in_folds is not None and least_in_folds > 0
+    return is_right and fits and chosen["with_box"] > before["with_box"]
 
 
-def _with(rules: Mapping[str, PlaceRule], key: str, rule: PlaceRule | None) -> dict[str, PlaceRule]:
-    others = {name: own for name, own in rules.items() if name != key}
-    return others if rule is None else others | {key: rule}
+def with_rules(decisions: Decisions, rules: Mapping[str, Rules]) -> Decisions:
+    """Return decisions with new rules of some findings; those of others stay."""
+    boxes = {key: own.boxes for key, own in rules.items() if own.boxes is not None}
+    sides = {key: own.sides for key, own in rules.items() if own.sides is not None}
+    kept = {key: rule for key, rule in decisions.sides.items() if key not in rules}
+    return replace(decisions, boxes=dict(decisions.boxes) | boxes, sides=kept | sides)
+
+
+def judge(
+    model: EvaluatedModel, chosen_on: Films, held_out: Films, normal: Films, *, population: str, resamples: int
+) -> tuple[dict[str, object], dict[str, Rules]]:
+    """Choose rules, measure them on films that chose nothing, and return the figures and the rules that are better."""
+    decisions = model.manifest.decisions
+    enough: list[str] = [
+        key for key in FINDINGS if sum(key in truth.boxes for truth in chosen_on.truths) >= LEAST_POSITIVES
+    ]
+    rules = {key: rules_of(chosen_on.places[key], measured_on=population) for key in enough}
+    fits = {
+        "folds": _fits(model, chosen_on, enough, resamples=resamples),
+        "held_out": _fits(model, held_out, enough, resamples=resamples),
+    }
+    before = {key: _at(films, decisions.box_score(key), resamples) for key, films in held_out.places.items()}
+    chosen = {
+        key: _at(held_out.places[key], own.boxes.least, resamples)
+        for key, own in rules.items()
+        if own.boxes is not None
+    }
+    better = {
+        key: rules[key]
+        for key, own in chosen.items()
+        if is_better(
+            before[key].counts,
+            own.counts,
+            gain=_gain(inner(fits["held_out"], key)),
+            least_in_folds=_gain(inner(fits["folds"], key), bound=0),
+        )
+    }
+    boxes_on_normal = _on_normal(normal, with_rules(decisions, better))
+    if boxes_on_normal > MOST_ON_NORMAL * len(normal.truths):
+        better = {}
+    new = with_rules(decisions, better)
+    made: dict[str, object] = {
+        "limits": {
+            key: {
+                "before": decisions.box_score(key),
+                "chosen": None if own.boxes is None else own.boxes.least,
+                "side": None if own.sides is None else own.sides.least,
+                "is_better": key in better,
+            }
+            for key, own in rules.items()
+        },
+        "folds": {
+            key: _in_folds(chosen_on.places[key], own.limits, resamples).document() for key, own in rules.items()
+        },
+        "before": {key: own.document() for key, own in before.items() if own.counts["reported"]},
+        "chosen": {key: own.document() for key, own in chosen.items()},
+        "all": {
+            "before": _all(held_out, decisions, resamples).document(),
+            "after": _all(held_out, new, resamples).document(),
+        },
+        "normal": {
+            "films": len(normal.truths),
+            "reported": sum(film.is_reported for films in normal.places.values() for film in films),
+            "before": _on_normal(normal, decisions),
+            "with_better": boxes_on_normal,
+        },
+        "boxed": fits,
+    }
+    return made, better
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
     parser = command_parser("models.lab.evaluation.placing", description="Choose which boxes and sides are told.")
-    parser.add_argument("films", type=Path, metavar="FILMS.jsonl", help="films with boxes of the finding")
+    parser.add_argument("films", type=Path, metavar="FILMS.jsonl", help="patient films with boxes of findings")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
-    parser.add_argument("--held-out", metavar="SHARE_OR_FILE", help="only the patients that a training run held out")
-    parser.add_argument("--finding", default="lung_opacity", metavar="KEY", help="default: %(default)s")
+    parser.add_argument("--held-out", required=True, metavar="SHARE_OR_FILE", help="the patients that choose nothing")
+    parser.add_argument("--normals", type=Path, required=True, metavar="FILMS.jsonl", help="films without any finding")
+    parser.add_argument("--set-aside", metavar="SHARE_OR_FILE", help="those of them that count; default: all")
+    parser.add_argument("--population", metavar="NAME", help="of the films, for the manifest; default: the file's name")
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="write the rules into the manifest")
+    parser.add_argument("--resamples", type=int, default=500, metavar="N", help="for intervals; default: %(default)s")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="where all figures go, for the card")
+    parser.add_argument("--write", action="store_true", help="write the rules that are better into the manifest")
     options = parser.parse_args(arguments)
     return exit_status(lambda: _place(options))
 
@@ -150,59 +215,123 @@ def main(arguments: list[str]) -> int:
 def _place(options: argparse.Namespace) -> int:
     from models import progress
     from models.checkpoint.card import open_to_change, rewrite
+    from models.lab.evaluation.evaluated_model import open_model, read_questions
 
     manifest = open_to_change(options.model)
+    model = open_model(options.model, engine=options.engine, questions=read_questions(DEFAULT))
+    held_out = read_held_out(options.held_out)
+    set_aside = None if options.set_aside is None else read_held_out(options.set_aside)
     with progress.on(sys.stderr) as report:
-        films = _read(options, report)
-    boxes, sides = rules_of(films, measured_on=options.films.stem)
-    if boxes is None:
-        raise ModelError(f"no score draws {LEAST_TOLD} boxes of {options.finding} of which {PRECISION:.0%} hit")
-    rules = {"boxes": _described(boxes, PRECISION), "sides": _described(sides, RIGHT_SIDES)}
-    print(json.dumps({"finding": options.finding, "films": len(films), **rules}))
-    if options.write:
-        reached = _if_reached(boxes, PRECISION), _if_reached(sides, RIGHT_SIDES)
-        decisions = with_rules(manifest.decisions, options.finding, *reached)
-        rewrite(options.model, replace(manifest, decisions=decisions))
+        films = _read(model, options.films, Outside(others=held_out), report)
+        judged = _read(model, options.films, held_out, report)
+        normal = _read(model, options.normals, set_aside, report, is_located=False)
+        report("figures")
+        population = options.population or options.films.stem
+        made, better = judge(model, films, judged, normal, population=population, resamples=options.resamples)
+    document: dict[str, object] = {
+        "data": f"boxes:{options.films}",
+        "count": len(judged.truths),
+        "chosen_on": len(films.truths),
+        "held_out": Path(options.held_out).name,
+        "model": {
+            "name": manifest.name,
+            "version": manifest.version,
+            "weights_sha256": model.reader.weights_sha256,
+            "engine": model.reader.engine,
+        },
+        "resamples": options.resamples,
+        "tasks": {"places": made},
+    }
+    if options.out is not None:
+        options.out.write_text(json.dumps(rounded(document), indent=2) + "\n", encoding="utf-8")
+    print(json.dumps(rounded(made["limits"])))
+    if options.write and better:
+        rewrite(options.model, replace(manifest, decisions=with_rules(manifest.decisions, better)))
     return 0
 
 
-def _described(rule: PlaceRule | None, goal: float) -> dict[str, object] | None:
-    return None if rule is None else {**asdict(rule), "reached": _if_reached(rule, goal) is not None}
-
-
-def _if_reached(rule: PlaceRule | None, goal: float) -> PlaceRule | None:
-    """Return a rule that reaches its goal on patients that chose nothing, too; another one is no rule."""
-    return rule if rule is not None and rule.right >= goal * rule.told else None
-
-
-def _read(options: argparse.Namespace, report: ProgressReport) -> list[PlacedFilm]:
+def _read(
+    model: EvaluatedModel,
+    path: Path,
+    patients: Patients | None,
+    report: ProgressReport,
+    *,
+    is_located: bool = True,
+) -> Films:
     from models.lab.evaluation.boxes_file import read_films
-    from models.lab.evaluation.evaluated_model import open_model, read_questions, side_of
-    from models.lab.training.split import read_held_out
 
-    model = open_model(options.model, engine=options.engine, questions=read_questions(DEFAULT))
-    held_out = None if options.held_out is None else read_held_out(options.held_out)
-    source = read_films(options.films, model.manifest, held_out=held_out)
-    films = []
+    source = read_films(path, model.manifest, held_out=patients)
+    truths: list[Truth] = []
+    located: list[Detection] = []
+    places: dict[str, list[PlacedFilm]] = {}
     for index in range(len(source)):
         case = source.load(index)
-        true = case.truth.boxes.get(options.finding)
-        if true is None or not len(true):
-            continue
-        look = model.reader.look(case.gray)
-        by_spine = partial(side_of, middle=model.reader.middle(look))
-        found = model.found(look)[options.finding]
-        films.append(
-            PlacedFilm(
-                patient=case.truth.patient,
-                true=true,
-                shown=shown_boxes(*found, model.manifest.decisions),
-                certainties=side_certainty(*found, side_of=by_spine),
-                side_of=by_spine,
-            )
-        )
-        report("films with boxes", index + 1, len(source))
-    return films
+        truths.append(case.truth)
+        for key, film in placed(model, case).items():
+            places.setdefault(key, []).append(film)
+        if is_located:
+            located.extend(found for found in [model.weigh(case, located=True).located] if found is not None)
+        report(f"films of {path.name}", index + 1, len(source))
+    return Films(truths=truths, places=places, located=located)
+
+
+def _side_told(film: PlacedFilm, box_score: float) -> Told | None:
+    """Return the side, or both, that a node tells; one is right only with the zone that is told with it."""
+    both, side, zone = film.both(box_score), film.side(box_score), film.zone(box_score)
+    if both is not None:
+        return Told(patient=film.patient, number=1.0, is_right=both)
+    if side is None or zone is None:
+        return side
+    return replace(side, is_right=side.is_right and zone.is_right)
+
+
+def _at(films: Sequence[PlacedFilm], limit: float, resamples: int) -> Figures:
+    return figures(films, [limit] * len(films), resamples=resamples)
+
+
+def _in_folds(films: Sequence[PlacedFilm], limits: Sequence[float], resamples: int) -> Figures:
+    folds = folds_of(np.array([film.patient for film in films]))
+    return figures(films, [limits[fold] for fold in folds], resamples=resamples)
+
+
+def _all(films: Films, decisions: Decisions, resamples: int) -> Figures:
+    """Count all findings together."""
+    limits = chain.from_iterable([decisions.box_score(key)] * len(own) for key, own in films.places.items())
+    return figures(list(chain.from_iterable(films.places.values())), list(limits), resamples=resamples)
+
+
+def _on_normal(films: Films, decisions: Decisions) -> int:
+    """Count the boxes that are drawn on normal films."""
+    return sum(
+        len(film.drawn(decisions.box_score(key)))
+        for key, own in films.places.items()
+        for film in own
+        if film.is_reported
+    )
+
+
+def _gain(made: Mapping[str, object], *, bound: int | None = None) -> float | None:
+    """Return the gain of boxes above constant ones, or a bound of its interval; None if it was not measured."""
+    name = "gain_on_positives"
+    value = made.get(name)
+    if bound is not None:
+        interval = inner(made, "intervals").get(name)
+        value = interval[bound] if isinstance(interval, list) else None
+    return float(value) if isinstance(value, float) else None
+
+
+def _fits(model: EvaluatedModel, films: Films, keys: Sequence[str], *, resamples: int) -> dict[str, object]:
+    """Measure how well boxes fit beside two constant ones."""
+    from models.lab.evaluation.located import measure
+
+    rule = model.manifest.detection
+
+    def scaled(scale: float) -> list[Detections]:
+        own = replace(rule, scales=dict.fromkeys(FINDINGS, scale))
+        return [model.detections(found, own) for found in films.located]
+
+    made = measure(films.truths, scaled, Bootstrap(resamples=resamples), least=LEAST_TOLD)
+    return {key: own for key, own in made.items() if key in keys}
 
 
 if __name__ == "__main__":

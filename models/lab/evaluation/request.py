@@ -50,6 +50,14 @@ MOST_FALSE: Final = 0.05
 """How many findings called present are expected on the mean film of a person without a finding."""
 CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
 """The points of a curve: the share of the films without any finding that is called by mistake, by name."""
+SHARES: Final[Mapping[str, str]] = {
+    "with_box": "reported",
+    "boxes_right": "boxes",
+    "sides_right": "sides",
+    "both_right": "both",
+    "zones_right": "zones",
+}
+"""Of what is told of places: each count, and the count that it is a share of."""
 RULES: Final = "rules"
 CHEXBERT: Final = "chexbert:"
 """The labelers of texts; the weights of CheXbert follow its name."""

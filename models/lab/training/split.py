@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,13 @@ from models.errors import ModelError
 _PARTS = 1000
 FOLDS = 5
 """What is chosen on the patients of all other folds is reported on those of one."""
+
+
+class Patients(Protocol):
+    """Some patients, by their names."""
+
+    def __contains__(self, patient: str, /) -> bool:
+        """Return whether a patient is one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +34,17 @@ class HeldOut:
     def __contains__(self, patient: str) -> bool:
         """Return whether a patient is held out. The answer for a name never changes."""
         return patient in self.named or part_of(patient, parts=_PARTS) < self.share * _PARTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """All patients but some."""
+
+    others: Patients
+
+    def __contains__(self, patient: str) -> bool:
+        """Return whether a patient is none of the others."""
+        return patient not in self.others
 
 
 def part_of(name: str, *, parts: int) -> int:

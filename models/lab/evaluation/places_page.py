@@ -1,0 +1,71 @@
+"""The table of a card that says how much is right of what a node tells of places on patient films."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from models.lab.evaluation.request import SHARES
+
+HEAD: Final = (
+    "places on patient films",
+    "reports with a box",
+    "boxes right",
+    "one side right",
+    "both sides right",
+    "zone right",
+    "mAP above two constant boxes",
+)
+_BOXES: Final = "boxes_right"
+
+
+def table(places: Mapping[str, object]) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows: of each finding by both limits and in the folds, of all findings, and of normal films.
+
+    places: what `models.lab.evaluation.placing` measured; a limit by which nothing has a box has no row
+    """
+    return list(HEAD), list(_rows(places))
+
+
+def _rows(places: Mapping[str, object]) -> Iterator[list[str]]:
+    boxed = _inner(places, "boxed")
+    for key, limits in _inner(places, "limits").items():
+        name, fits = key.replace("_", " "), {part: _gain(_inner(_inner(boxed, part), key)) for part in boxed}
+        own = limits if isinstance(limits, Mapping) else {}
+        for part, limit, what in (("before", "before", "in use"), ("chosen", "chosen", "chosen")):
+            made = _inner(_inner(places, part), key)
+            if made.get("with_box"):
+                yield [f"{name}, limit {what}: {own.get(limit):.3f}", *_cells(made), fits["held_out"]]
+        folds = _inner(_inner(places, "folds"), key)
+        yield [f"{name}, in the folds", *_cells(folds, is_by_fold=True), fits["folds"]]
+    together = _inner(places, "all")
+    yield ["all findings, limits in use", *_cells(_inner(together, "before")), ""]
+    if any(isinstance(own, Mapping) and own.get("is_better") for own in _inner(places, "limits").values()):
+        yield ["all findings, better limits", *_cells(_inner(together, "after")), ""]
+    normal = _inner(places, "normal")
+    what = f"{normal.get('films')} normal films: {normal.get('reported')} reports, {normal.get('before')} boxes"
+    yield [what, *[""] * (len(HEAD) - 1)]
+
+
+def _cells(made: Mapping[str, object], *, is_by_fold: bool = False) -> Iterator[str]:
+    """Yield each count; that of right boxes with its interval, or with what it is in each fold."""
+    bounds, by_fold = _inner(made, "intervals").get(_BOXES), made.get("by_fold")
+    for part, whole in SHARES.items():
+        after = ""
+        if part == _BOXES and is_by_fold and isinstance(by_fold, list):
+            after = f" ({', '.join(f'{fold[part]}/{fold[whole]}' for fold in by_fold)})"
+        elif part == _BOXES and isinstance(bounds, list):
+            after = f" ({bounds[0]:.2f} to {bounds[1]:.2f})"
+        yield f"{made.get(part)}/{made.get(whole)}{after}" if made.get(whole) else "-"
+
+
+def _gain(made: Mapping[str, object]) -> str:
+    bounds, gain = _inner(made, "intervals").get("gain_on_positives"), made.get("gain_on_positives")
+    if not isinstance(bounds, list) or not isinstance(gain, float):
+        return "-"
+    return f"{gain:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f})"
+
+
+def _inner(table: Mapping[str, object], key: str) -> Mapping[str, object]:
+    found = table.get(key)
+    return found if isinstance(found, Mapping) else {}

@@ -1,0 +1,259 @@
+"""The choice of the score from which a box is drawn, and of the certainty from which a side is told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from models.decisions import Decisions, PlaceRule
+from models.engines import FloatArray
+from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.detection import Detections
+from models.lab.evaluation.evaluated_model import side_of
+from models.lab.evaluation.placed import PlacedFilm, Told, figures
+from models.lab.evaluation.placing import (
+    LEAST_TOLD,
+    Films,
+    Rules,
+    by_folds,
+    choose,
+    cross,
+    is_better,
+    judge,
+    rules_of,
+    with_rules,
+)
+from models.lab.evaluation.request import SHARES
+from models.lab.phantoms import FINDINGS
+from models.lab.training.split import Outside, folds_of
+from models.manifest import DetectionRule, Manifest, read_manifest
+from models.network.detector import Detection
+from models.reading.places import side_certainty
+from models.reading.tokenizers import VOCABULARIES
+
+RIGHT, LEFT = (0.25, 0.7, 0.2, 0.2), (0.75, 0.7, 0.2, 0.2)
+HIGHER = (0.25, 0.6, 0.2, 0.2)
+"""Overlaps RIGHT by an IoU of a third, but lies in another zone."""
+PATIENTS = [f"{number:08}" for number in range(100)]
+DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
+OPACITY = "lung_opacity"
+BOX = PlaceRule(measured_on="hospital", least=0.3, told=20, right=12)
+
+
+def told(number: float, *, is_right: bool, patient: str = "p") -> Told:
+    return Told(patient=patient, number=number, is_right=is_right)
+
+
+def zone_of(boxes: FloatArray) -> str:
+    return "lower zone" if (boxes[:, 1] > 0.65).all() else "mid zone"
+
+
+def film(
+    patient: str = "p",
+    *,
+    score: float = 0.9,
+    shown: tuple[tuple[float, ...], ...] = (RIGHT,),
+    true: tuple[tuple[float, ...], ...] | None = (RIGHT,),
+    is_reported: bool = True,
+) -> PlacedFilm:
+    """A film with boxes of one score, and a weak one on the left that is not shown."""
+    middle = partial(side_of, middle=0.5)
+    boxes = np.array(shown)
+    return PlacedFilm(
+        patient=patient,
+        is_reported=is_reported,
+        true=None if true is None else np.array(true).reshape(-1, 4),
+        shown=(boxes, np.full(len(boxes), score)),
+        certainties=side_certainty(np.array([RIGHT, LEFT]), np.array([score, 0.1]), side_of=middle),
+        side_of=middle,
+        zone_of=zone_of,
+    )
+
+
+def test_the_lowest_number_that_reaches_its_goal_is_chosen() -> None:
+    wrong = [told(0.1 + place / 100, is_right=False) for place in range(4)]
+    right = [told(0.5 + place / 100, is_right=True) for place in range(LEAST_TOLD)]
+
+    assert choose([*right, *wrong], 0.8) == pytest.approx(0.12)
+    assert choose([*right, *wrong], 1.0) == 0.5
+    assert choose(right[1:], 0.8) is None
+    assert choose(wrong * 5, 0.8) is None
+
+
+def test_a_rule_is_counted_on_patients_that_chose_nothing_and_must_reach_its_goal_there() -> None:
+    made = [told(0.9, is_right=True, patient=patient) for patient in PATIENTS]
+    of_fold = set(compress(PATIENTS, folds_of(np.array(PATIENTS)) == 0))
+    misled = [replace(item, is_right=item.patient not in of_fold) for item in made]
+
+    rule = cross(misled, 0.7, measured_on="hospital")
+
+    assert rule == PlaceRule(measured_on="hospital", least=0.9, told=100, right=100 - len(of_fold))
+    assert cross(made[:2], 0.7, measured_on="hospital") is None
+    assert by_folds(made[:2], 0.7) == [math.inf] * 5
+    lucky = [replace(item, number=0.1, is_right=False) for item in made[:10]] + made[10 : 10 + LEAST_TOLD]
+    assert choose(lucky, 1.0) == 0.9
+    assert cross(lucky, 1.0, measured_on="hospital") is None, "fewer than ten of other patients were told"
+
+
+@pytest.mark.parametrize(
+    ("true", "is_right"),
+    [((RIGHT,), True), ((HIGHER,), True), ((LEFT,), False), (((0.25, 0.7, 0.02, 0.02),), False), ((), False)],
+    ids=["same", "IoU of a third", "other side", "inside, but small", "no finding"],
+)
+def test_a_box_is_right_by_its_overlap(true: tuple[tuple[float, ...], ...], is_right: bool) -> None:
+    [box] = film(true=true).boxes()
+
+    assert (box.number, box.is_right) == (0.9, is_right)
+
+
+@pytest.mark.parametrize("seen", [film(true=None), film(is_reported=False)], ids=["unknown", "not reported"])
+def test_what_cannot_be_judged_does_not_count(seen: PlacedFilm) -> None:
+    assert not list(seen.boxes())
+    assert (seen.side(0.5), seen.both(0.5), seen.zone(0.5)) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "true", "counts"),
+    [
+        ((RIGHT,), (RIGHT,), {"sides": 1, "sides_right": 1, "zones": 1, "zones_right": 1}),
+        ((RIGHT,), (HIGHER,), {"sides": 1, "sides_right": 1, "zones": 1, "zones_right": 0}),
+        ((RIGHT,), (LEFT,), {"sides": 1, "sides_right": 0, "zones": 1, "zones_right": 0}),
+        ((RIGHT,), (), {"sides": 1, "sides_right": 0, "zones": 1, "zones_right": 0}),
+        ((RIGHT, LEFT), (RIGHT, LEFT), {"both": 1, "both_right": 1}),
+        ((RIGHT, LEFT), (RIGHT,), {"both": 1, "both_right": 0}),
+        (((0.5, 0.7, 0.4, 0.2),), (RIGHT,), {}),
+    ],
+)
+def test_a_side_and_a_zone_are_right_where_a_true_box_lies(
+    shown: tuple[tuple[float, ...], ...], true: tuple[tuple[float, ...], ...], counts: Mapping[str, int]
+) -> None:
+    own = film(shown=shown, true=true).counts(0.5)
+
+    assert {name: own[name] for name in ("sides", "sides_right", "both", "both_right", "zones", "zones_right")} == {
+        **dict.fromkeys(("sides", "sides_right", "both", "both_right", "zones", "zones_right"), 0),
+        **counts,
+    }
+
+
+def test_counts_are_those_above_the_limit_of_each_film_and_of_each_fold() -> None:
+    some = [film("a"), film("b", score=0.2), film("c", true=None), film("d", is_reported=False), film("e", true=())]
+
+    made = figures(some, [0.5] * 4 + [math.inf], resamples=20)
+
+    assert {name: made.counts[name] for name in ("reported", "with_box", "boxes", "boxes_right")} == {
+        "reported": 4,
+        "with_box": 2,
+        "boxes": 1,
+        "boxes_right": 1,
+    }
+    assert sum(fold["reported"] for fold in made.by_fold) == 4
+    assert made.intervals.keys() <= SHARES.keys()
+    assert made.intervals["with_box"][0] < 0.5 < made.intervals["with_box"][1]
+    assert made.document()["boxes"] == 1
+
+
+def test_a_side_is_chosen_with_the_zone_that_it_brings() -> None:
+    good = [film(patient, score=0.6 + number / 1000) for number, patient in enumerate(PATIENTS)]
+    other_zone = [replace(own, true=np.array([HIGHER])) for own in good]
+
+    both = [replace(own, shown=(np.array([RIGHT, LEFT]), np.full(2, 0.9))) for own in good]
+
+    rules, without_zone = rules_of(good, measured_on="hospital"), rules_of(other_zone, measured_on="hospital")
+    on_both = rules_of([replace(own, true=np.array([RIGHT, LEFT])) for own in both], measured_on="hospital")
+
+    assert rules.boxes == PlaceRule(measured_on="hospital", least=0.6, told=99, right=99)
+    assert rules.sides is not None
+    assert without_zone.boxes is not None
+    assert without_zone.sides is None
+    assert on_both.sides is not None
+    assert rules_of(both, measured_on="hospital").sides is None, "the finding is on one of them"
+    assert rules_of(good[:3], measured_on="hospital") == Rules(boxes=None, sides=None, limits=[math.inf] * 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"boxes_right": 9}, False),
+        ({"with_box": 10}, False),
+        ({"gain": -0.1}, False),
+        ({"bound": -0.1}, False),
+        ({"gain": None}, False),
+    ],
+    ids=["better", "fewer than half right", "no more boxes", "worse there", "by chance in the folds", "not measured"],
+)
+def test_a_limit_is_better_by_every_part_of_the_rule(change: Mapping[str, float], expected: bool) -> None:
+    of: dict[str, Any] = {"boxes": 20, "boxes_right": 10, "with_box": 11, "gain": 0.1, "bound": 0.01, **change}
+    gain, bound = of.pop("gain"), of.pop("bound")
+
+    assert is_better({"with_box": 10}, of, gain=gain, least_in_folds=bound) is expected
+
+
+def test_rules_that_are_better_replace_those_of_their_finding_alone() -> None:
+    with_both = with_rules(DECISIONS, {"edema": Rules(boxes=BOX, sides=BOX, limits=())})
+
+    assert (with_both.boxes, with_both.sides) == ({"edema": BOX}, {"edema": BOX})
+    again = with_rules(with_both, {"edema": Rules(boxes=replace(BOX, least=0.1), sides=None, limits=())})
+    assert again.boxes["edema"].least == 0.1
+    assert again.sides == {}, "a side was chosen for other boxes"
+    assert with_rules(with_both, {}) == with_both
+
+
+def test_all_patients_but_some() -> None:
+    assert "a" in Outside(others={"b"})
+    assert "b" not in Outside(others={"b"})
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Tells what a test says; detections do not depend on a scale."""
+
+    manifest: Manifest
+
+    def detections(self, found: Detections, rule: DetectionRule) -> Detections:
+        return found
+
+
+@pytest.mark.parametrize(
+    ("normal", "is_chosen"),
+    [(film(is_reported=False, true=()), True), (film(score=0.7, true=()), False)],
+    ids=["quiet normals", "a box on each normal film"],
+)
+def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(normal: PlacedFilm, *, is_chosen: bool) -> None:
+    """Boxes move from film to film, so that no constant box fits; every score is below the common threshold."""
+    spots = np.random.default_rng(0).uniform(0.15, 0.85, (len(PATIENTS), 2))
+    boxes = [(float(x), float(y), 0.2, 0.2) for x, y in spots]
+    films = Films(
+        truths=[
+            Truth(boxes={OPACITY: np.array([box])}, located=frozenset({OPACITY}), patient=patient)
+            for patient, box in zip(PATIENTS, boxes, strict=True)
+        ],
+        places={
+            OPACITY: [
+                film(patient, score=0.4, shown=(box,), true=(box,))
+                for patient, box in zip(PATIENTS, boxes, strict=True)
+            ]
+        },
+        located=cast(
+            "list[Detection]",
+            [Detections(np.array([box]), np.array([FINDINGS.index(OPACITY)]), np.array([0.4])) for box in boxes],
+        ),
+    )
+    manifest = read_manifest(VOCABULARIES.parent)
+    model = Model(replace(manifest, decisions=replace(manifest.decisions, boxes={}, sides={})))
+    normals = Films(truths=[Truth()], places={OPACITY: [normal]})
+
+    made, better = judge(model, films, films, normals, population="hospital", resamples=20)  # type: ignore[arg-type]
+
+    assert better.keys() == ({OPACITY} if is_chosen else set())
+    told = made["all"]
+    assert isinstance(told, dict)
+    assert told["before"]["with_box"] == 0
+    assert told["after"]["boxes_right"] == (len(PATIENTS) if is_chosen else 0)
