@@ -31,6 +31,19 @@ TEXTS = [
 ]  # fmt: skip
 
 
+def effusions() -> Finding:
+    """A pleural effusion in both lower zones, with a box each."""
+    [right] = finding().boxes
+    zone = replace(samples.LOWER_ZONE, zone="left_lower_lung_zone", side=Side.LEFT)
+    left = replace(right, tracking_uid="2.25.1", side=Side.LEFT, evidence=zone)
+    return replace(finding(), side=Side.BILATERAL, boxes=(right, left))
+
+
+def film_with_effusion() -> Film:
+    uncalibrated_edema = replace(uncalibrated(), prompt="edema")
+    return samples.film(findings=(finding(), absent(), uncalibrated_edema))
+
+
 def ask(text: str, film: Film) -> str:
     return answer(understand(text, PROMPTS), film).text
 
@@ -39,12 +52,10 @@ def ask(text: str, film: Film) -> str:
     ("text", "expected"),
     [
         ("pleural effusion", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
-        ("Effusion?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
         ("Any effusion on the left", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.LEFT)),
         ("bilateral effusions", Query(topic=Topic.PRESENCE, findings=EFFUSION, side=Side.BILATERAL)),
         ("Is there a pneumothorax, or an effusion?",
          Query(topic=Topic.PRESENCE, findings=("pleural_effusion", "pneumothorax"))),
-        ("opacity", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
         ("Left or right?", Query(topic=Topic.SIDE, side=Side.BILATERAL)),
         ("Tip of the line?", Query(topic=Topic.FREE, prompt="Tip of the line")),
         ("edema of the lungs", Query(topic=Topic.PRESENCE, findings=("edema",))),
@@ -68,27 +79,20 @@ def ask(text: str, film: Film) -> str:
         ("Lt base", Query(topic=Topic.REGION, regions=("left_lower_lung_zone",), side=Side.LEFT)),
         ("opacities?", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
         ("heart size", Query(topic=Topic.PRESENCE, findings=("cardiomegaly",))),
-        ("is the heart enlarged?", Query(topic=Topic.PRESENCE, findings=("cardiomegaly",))),
         ("CTR", Query(topic=Topic.PRESENCE, findings=("cardiomegaly",))),
-        ("ribs?", Query(topic=Topic.FREE, prompt="ribs")),
         ("both clavicles",
          Query(topic=Topic.REGION, regions=("right_clavicle", "left_clavicle"), side=Side.BILATERAL)),
-        ("what is wrong", Query(topic=Topic.LIST)),
         ("effusion here?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
         ("what is in this region", Query(topic=Topic.NOTHING)),
-        ("describe this study", Query(topic=Topic.SUMMARY)),
         ("is the effusion gone?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
         ("list the findings", Query(topic=Topic.LIST)),
-        ("Summarize.", Query(topic=Topic.SUMMARY)),
         ("is it normal", Query(topic=Topic.NORMAL, judges=True)),
         ("is the effusion larger?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
         ("compare with the previous film", Query(topic=Topic.COMPARE)),
         ("Is there a hiatal hernia on the left?",
          Query(topic=Topic.FREE, side=Side.LEFT, prompt="hiatal hernia on the left")),
         ("large effusion", Query(topic=Topic.FREE, prompt="large effusion")),
-        ("tip of the tube", Query(topic=Topic.FREE, prompt="tip of the tube")),
         (" ? ", Query(topic=Topic.NOTHING)),
-        ("", Query(topic=Topic.NOTHING)),
     ],
 )  # fmt: skip
 def test_a_text_is_understood_by_its_words(text: str, expected: Query) -> None:
@@ -99,43 +103,34 @@ REJECT_ADD: dict[str, tuple[str, ...]] = {"findings": ("pneumonia",), "denied": 
 SPOKEN: dict[str, tuple[Topic, dict[str, tuple[str, ...]]]] = {
     # Prompts of RaDialog's instructions, and of CheXagent's tasks
     "List all the finding in this report.": (Topic.LIST, {}),
-    "Enumerate the observations from the report.": (Topic.LIST, {}),
     "What findings can be identified from this report?": (Topic.LIST, {}),
     "Is there evidence of pneumonia in the report?": (Topic.PRESENCE, {"findings": ("pneumonia",)}),
     "Is there any pneumonia?": (Topic.PRESENCE, {"findings": ("pneumonia",)}),
-    "Does the patient have pneumonia?": (Topic.PRESENCE, {"findings": ("pneumonia",)}),
     "Is the patient's heart healthy?": (Topic.REGION, {"regions": ("cardiac_silhouette",)}),
     "Does the patient have any abnormalities in the osseous structures?": (Topic.NORMAL, {}),
     "Are there any abnormalities in the lungs?": (Topic.REGION, {"regions": LUNGS}),
     "Explain this report in very easy terms, such that a child would understand.": (Topic.SUMMARY, {}),
-    "Given this chest xray report, formulate it in easy language.": (Topic.SUMMARY, {}),
-    "Reformulate this report in simple and understandable language.": (Topic.SUMMARY, {}),
     "Summarize this report with bullet points.": (Topic.SUMMARY, {}),
     "Provide a short summary of the most important points in this chest x-ray report.": (Topic.SUMMARY, {}),
-    "Please summarize this report in one sentence.": (Topic.SUMMARY, {}),
     "The patient also has pneumonia, correct the report.": (Topic.CORRECT, {"findings": ("pneumonia",)}),
     "There is no edema, please adapt the report accordingly.": (Topic.CORRECT, {"denied": ("edema",)}),
     "I disagree with the generated report, I think the patient has pneumonia, but does not have edema. "
     "Please adapt the report.": (Topic.CORRECT, REJECT_ADD),
     "What are the indicators for pneumonia in the report?": (Topic.PLACE, {"findings": ("pneumonia",)}),
     "Why do you think the patient has pneumonia?": (Topic.PLACE, {"findings": ("pneumonia",)}),
-    "Which symptoms led to the diagnosis of pneumonia?": (Topic.PLACE, {"findings": ("pneumonia",)}),
     "Write a radiology report.": (Topic.SUMMARY, {}),
     "Which view is this?": (Topic.VIEW, {}),
     # Ours
     "AP or PA?": (Topic.VIEW, {}),
     "why?": (Topic.PLACE, {}),
-    "there is also a pneumothorax": (Topic.CORRECT, {"findings": ("pneumothorax",)}),
     "there is also a left pleural effusion": (Topic.CORRECT, {"findings": EFFUSION}),
     "you missed the pneumothorax": (Topic.CORRECT, {"findings": ("pneumothorax",)}),
     "no pneumonia": (Topic.CORRECT, {"denied": ("pneumonia",)}),
     "No effusion or pneumothorax.": (Topic.CORRECT, {"denied": ("pleural_effusion", "pneumothorax")}),
     "there is a pneumothorax": (Topic.PRESENCE, {"findings": ("pneumothorax",)}),
-    "no effusion?": (Topic.REFUSED, {}),
     "no effusion on the left": (Topic.REFUSED, {}),
     "no new effusion": (Topic.REFUSED, {}),
     "there may also be a pneumothorax": (Topic.PRESENCE, {"findings": ("pneumothorax",)}),
-    "rule out fracture": (Topic.REFUSED, {}),
     "the tube is correct": (Topic.PRESENCE, {"findings": ("support_devices",)}),
     "the film was taken at night and shows something odd": (Topic.LIST, {}),
     "what would you do with a patient whose chest hurts since": (Topic.COMPARE, {}),
@@ -161,10 +156,7 @@ def test_readers_words_are_answered_and_no_sentence_is_a_prompt(text: str) -> No
     [
         ("there is also a pneumothorax", {"pneumothorax": CorrectionKind.ADD}),
         ("there is also an effusion", {"pleural_effusion": CorrectionKind.ACCEPT}),
-        (
-            "there is also a left effusion",
-            {"pleural_effusion": CorrectionKind.ADD},
-        ),  # reported: the right one
+        ("there is also a left effusion", {"pleural_effusion": CorrectionKind.ADD}),  # reported: the right one
         ("no effusion", {"pleural_effusion": CorrectionKind.REJECT}),
         ("no pneumothorax", {}),
         ("no fracture", {}),
@@ -179,31 +171,6 @@ def test_a_correction_is_proposed_and_never_made(text: str, kinds: dict[str, Cor
     assert reply.text.startswith("To confirm: ") is bool(kinds)
     assert for_network(query, reply, PROMPTS) is None
     assert reply.boxes == ()
-
-
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        (
-            FilmView(tag="AP", seen="PA", certainty=0.72),
-            "Its header names the view AP; its picture looks like PA (72 %).",
-        ),
-        (None, "Its header names no view; its picture tells none to this model."),
-    ],
-)
-def test_the_view_is_told_by_header_and_picture(view: FilmView | None, expected: str) -> None:
-    assert ask("AP or PA?", replace(film_with_effusion(), view=view)) == expected
-
-
-def test_why_is_answered_by_number_boxes_and_what_speaks_against_it() -> None:
-    effusion = replace(finding(), contradiction="other_side")
-    film = replace(film_with_effusion(), findings=(effusion, absent()))
-
-    text = ask("why?", film)
-
-    assert "The probability is 83 %." in text
-    assert "covers 34 % of it" in text
-    assert wording.CONTRADICTIONS["other_side"] in text
 
 
 @pytest.mark.parametrize("prompt", PATHOLOGIES, ids=lambda prompt: prompt.key)
@@ -287,21 +254,6 @@ def test_a_reply_is_plain_sentences(text: str, expected: str) -> None:
     assert ask(text, film_with_effusion()) == expected
 
 
-def test_a_list_says_once_what_is_not_reported() -> None:
-    text = ask("list the findings", film_with_effusion())
-
-    assert text.count(vocabulary.STATES[FindingState.ABSENT].capitalize()) == 0
-    assert text.count("ot looked for") == 1
-
-
-def test_heart_and_mediastinum_are_on_no_side() -> None:
-    heart = Code(value="80891009", scheme="SCT", meaning="Heart")
-    alone = replace(finding(), side=None, site=heart)
-
-    assert ask("left or right?", samples.film(findings=(finding(), alone))).startswith("Pleural effusion on the right.")
-    assert "on no side" in ask("left or right?", samples.film(findings=(alone,)))
-
-
 def test_what_the_film_was_not_asked_is_for_the_network() -> None:
     film = film_with_effusion()
 
@@ -311,26 +263,11 @@ def test_what_the_film_was_not_asked_is_for_the_network() -> None:
     assert answer(understand("effusion?", PROMPTS), film).needs_network is None
 
 
-def test_a_side_without_a_box_is_not_denied() -> None:
-    unsided = replace(finding(), prompt="pleural_effusion", side=None, boxes=(replace(finding().boxes[0], side=None),))
-
-    reply = ask("left effusion?", samples.film(findings=(unsided,)))
-
-    assert "Its side is not told." in reply
-
-
 @pytest.mark.parametrize("text", TEXTS[::9])
 def test_a_film_that_was_not_read_says_why(text: str) -> None:
     film = unread(1, Reason.BLANK)
 
     assert answer(understand(text, PROMPTS), film).text == wording.not_processed(film)
-
-
-def test_a_film_that_looks_mirrored_says_so_in_a_reply() -> None:
-    film = replace(film_with_effusion(), notes=(Note.MIRRORED,))
-
-    assert ask("effusion?", film).endswith(wording.CAUTIONS[Note.MIRRORED])
-    assert ask("summarize", film).count(wording.CAUTIONS[Note.MIRRORED]) == 1
 
 
 def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
@@ -444,16 +381,6 @@ def test_a_drawn_box_is_answered_by_the_boxes_in_it(text: str, drawn: str, boxes
     assert misread(reply.text, film) == []
 
 
-def test_a_reply_says_how_many_boxes_lie_in_a_place() -> None:
-    film = samples.film(findings=(effusions(),))
-
-    assert "1 of 2 boxes lies in the left lower lung zone." in ask("left base?", film)
-    assert "All 2 boxes lie in the right lower lung zone and left lower lung zone." in ask("lungs?", film)
-    assert "The box lies in the right lower lung zone." in ask("Anything on the right side?", film_with_effusion())
-    assert "may reach into the left side of the chest." in ask("Anything on the left side?", film_with_effusion())
-    assert "may reach into the left lung." in ask("left lung?", film_with_effusion())
-
-
 def test_a_summary_is_the_impression() -> None:
     film = film_with_effusion()
 
@@ -461,15 +388,6 @@ def test_a_summary_is_the_impression() -> None:
 
     assert reply.text == " ".join(f"{line.removesuffix('.')}." for line in impression.of_film(film))
     assert reply.findings == ("pleural_effusion", "edema")
-
-
-def test_a_reply_tells_apart_what_is_never_reported() -> None:
-    film = samples.film(findings=(samples.left_out(), samples.absent(samples.EDEMA)))
-
-    assert ask("pneumothorax?", film) == "Pneumothorax is not evaluated by this model."
-    assert "Pulmonary edema is not reported (below threshold, may have been missed). Pneumothorax is not evaluated" in (
-        ask("list the findings", film)
-    )
 
 
 @pytest.mark.parametrize("text", ["summarize", "is it normal?", "list the findings"])
@@ -480,46 +398,60 @@ def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> Non
     assert "may have been missed" in ask(text, film)
 
 
-def test_the_size_of_the_heart_is_answered_by_finding_and_ratio() -> None:
-    film = replace(samples.film(findings=(replace(absent(), prompt="cardiomegaly"),)), ratio=samples.ratio())
-
-    text = ask("heart size?", film)
-
-    assert text == ask("cardiomegaly?", film)
-    assert "Cardiothoracic ratio: " in text
-    assert "may have been missed" in text
-
-
-@pytest.mark.parametrize("text", ["is the heart normal?", "are the lungs clear?", "is the tube ok?"])
-def test_nothing_is_judged_to_be_as_it_should(text: str) -> None:
-    assert ask(text, film_with_effusion()).startswith("This program does not judge")
-
-
-def test_all_zones_of_a_lung_have_one_name() -> None:
-    film = samples.film(findings=())
-
-    assert "lies in the left lung;" in ask("left lung?", film)
-    assert "lies in the lungs;" in ask("are the lungs clear?", film)
-    assert "lies in the left upper lung zone and left apical zone;" in ask("left apex?", film)
+HEART = replace(finding(), side=None, site=Code(value="80891009", scheme="SCT", meaning="Heart"))
+UNSIDED = replace(finding(), side=None, boxes=(replace(finding().boxes[0], side=None),))
+SPOKEN_OF = {
+    "effusion": film_with_effusion(),
+    "both sides": samples.film(findings=(effusions(),)),
+    "in doubt": replace(film_with_effusion(), findings=(replace(finding(), contradiction="other_side"), absent())),
+    "unsided": samples.film(findings=(UNSIDED,)),
+    "heart": samples.film(findings=(HEART,)),
+    "heart and effusion": samples.film(findings=(finding(), HEART)),
+    "mirrored": replace(film_with_effusion(), notes=(Note.MIRRORED,)),
+    "left out": samples.film(findings=(samples.left_out(), samples.absent(samples.EDEMA))),
+    "AP by header": replace(film_with_effusion(), view=FilmView(tag="AP", seen="PA", certainty=0.72)),
+    "ratio": replace(samples.film(findings=(replace(absent(), prompt="cardiomegaly"),)), ratio=samples.ratio()),
+    "nothing asked": samples.film(findings=()),
+}
+MISSED = "Pulmonary edema is not reported (below threshold, may have been missed)."
 
 
-def effusions() -> Finding:
-    """A pleural effusion in both lower zones, with a box each."""
-    [right] = finding().boxes
-    zone = replace(samples.LOWER_ZONE, zone="left_lower_lung_zone", side=Side.LEFT)
-    left = replace(right, tracking_uid="2.25.1", side=Side.LEFT, evidence=zone)
-    return replace(finding(), side=Side.BILATERAL, boxes=(right, left))
+@pytest.mark.parametrize(
+    ("of", "text", "words"),
+    [
+        ("AP by header", "AP or PA?", "Its header names the view AP; its picture looks like PA (72 %)."),
+        ("effusion", "AP or PA?", "Its header names no view; its picture tells none to this model."),
+        ("in doubt", "why?", "The probability is 83 %."),
+        ("in doubt", "why?", "covers 34 % of it"),
+        ("in doubt", "why?", wording.CONTRADICTIONS["other_side"]),
+        ("unsided", "left effusion?", "Its side is not told."),
+        ("heart", "left or right?", "on no side"),
+        ("heart and effusion", "left or right?", "Pleural effusion on the right."),
+        ("mirrored", "effusion?", wording.CAUTIONS[Note.MIRRORED]),
+        ("mirrored", "summarize", wording.CAUTIONS[Note.MIRRORED]),
+        ("both sides", "left base?", "1 of 2 boxes lies in the left lower lung zone."),
+        ("both sides", "lungs?", "All 2 boxes lie in the right lower lung zone and left lower lung zone."),
+        ("effusion", "Anything on the right side?", "The box lies in the right lower lung zone."),
+        ("effusion", "Anything on the left side?", "may reach into the left side of the chest."),
+        ("effusion", "left lung?", "may reach into the left lung."),
+        ("left out", "pneumothorax?", "Pneumothorax is not evaluated by this model."),
+        ("left out", "list the findings", f"{MISSED} Pneumothorax is not evaluated"),
+        ("ratio", "heart size?", "Cardiothoracic ratio: "),
+        ("ratio", "heart size?", "may have been missed"),
+        ("effusion", "is the heart normal?", "This program does not judge"),
+        ("effusion", "is the tube ok?", "This program does not judge"),
+        ("nothing asked", "left lung?", "lies in the left lung;"),
+        ("nothing asked", "are the lungs clear?", "lies in the lungs;"),
+        ("nothing asked", "left apex?", "lies in the left upper lung zone and left apical zone;"),
+    ],
+)
+def test_a_reply_says_once_what_a_person_must_know(of: str, text: str, words: str) -> None:
+    assert ask(text, SPOKEN_OF[of]).count(words) == 1
 
 
-def film_with_effusion() -> Film:
-    uncalibrated_edema = replace(uncalibrated(), prompt="edema")
-    return samples.film(findings=(finding(), absent(), uncalibrated_edema))
+@pytest.mark.parametrize("said", ["There may be a small pneumothorax.", "A pneumothorax is seen."])
+def test_a_sentence_on_what_is_not_reported_is_not_quoted(said: str) -> None:
+    quoted = GroundedSentence(text=said, prompt="right_upper_lung_zone", score=0.5, boxes=())
+    film = replace(samples.film(findings=(absent(),)), sentences=(quoted,))
 
-
-def test_a_sentence_on_what_is_not_reported_is_not_quoted() -> None:
-    quoted = GroundedSentence(
-        text="There may be a small pneumothorax.", prompt="right_upper_lung_zone", score=0.5, boxes=()
-    )
-    film = replace(samples.film(findings=(samples.absent(),)), sentences=(quoted,))
-
-    assert "pneumothorax" not in answer(understand("What is in the right upper lung zone?", PROMPTS), film).text
+    assert "pneumothorax" not in ask("What is in the right upper lung zone?", film)

@@ -32,6 +32,7 @@ from tests.support import samples
 from tests.support.samples import EDEMA, absent, finding, left_out, uncalibrated, unread
 from tests.support.spoken import PROMPTS, films, misread
 
+SHIPPED = REPOSITORY / "models" / "weights" / "phantom"
 ERROR = ChangeError(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
 MODEL = replace(samples.MODEL, trusted="phantoms")
 PA = FilmView(tag="PA")
@@ -48,6 +49,10 @@ def seen(*found: Finding, **changes: object) -> ReadFilm:
     """A film with these findings, as a model that was measured on phantoms read it on a phantom."""
     film = replace(samples.film(findings=found), view=PA, notes=())
     return ReadFilm(film=replace(film, **changes), model=MODEL, prompts_sha256="cd")  # type: ignore[arg-type]
+
+
+REAL = replace(seen(finding()), model=samples.MODEL)
+"""A film of a person."""
 
 
 def covering(*extents: float, zones: tuple[str, ...] = ("right_lower_lung_zone", "right_mid_lung_zone")) -> Finding:
@@ -114,19 +119,14 @@ def test_a_change_counts_beyond_the_error(
     assert change(earlier, later) == expected
 
 
-def test_what_only_one_film_was_asked_for_is_not_compared() -> None:
-    found = compare(seen(finding()), seen(finding(), absent()), error=ERROR).findings
+def test_what_only_one_film_was_asked_for_is_not_compared_nor_called_unreported() -> None:
+    found = compare(seen(covering(0.3)), seen(left_out(samples.EFFUSION), absent()), error=ERROR).findings
 
     assert [(each.prompt, each.obstacle) for each in found] == [
-        ("pleural_effusion", None),
+        ("pleural_effusion", Obstacle.NOT_ASKED),
         ("pneumothorax", Obstacle.NOT_ASKED),
     ]
-
-
-def test_what_is_left_out_is_not_called_unreported() -> None:
-    [found] = compare(seen(covering(0.3)), seen(left_out(samples.EFFUSION)), error=ERROR).findings
-
-    assert found.text == (
+    assert found[0].text == (
         "Pleural effusion is not evaluated by this model, and cannot be compared with the earlier film: "
         "only one of the films was read for it."
     )
@@ -148,6 +148,7 @@ def test_what_is_left_out_is_not_called_unreported() -> None:
         (seen(view=FilmView(tag="frontal", seen="AP", certainty=1)), seen(), ERROR, Obstacle.OTHER_VIEW),
         (seen(), seen(), None, Obstacle.UNMEASURED),
         (seen(), seen(), replace(ERROR, measured_on="hospital"), Obstacle.OTHER_POPULATION),
+        (REAL, REAL, ERROR, Obstacle.OTHER_POPULATION),
     ],
     ids=lambda value: value if isinstance(value, Obstacle) else "",
 )
@@ -160,23 +161,17 @@ def test_films_that_differ_in_kind_are_not_compared(
     assert compared.text.startswith("The films are not comparable: ")
 
 
-def test_a_note_on_an_identifier_says_nothing_of_the_picture() -> None:
-    compared = compare(seen(finding()), seen(finding(), notes=(Note.IDENTIFIER_LEFT_OUT,)), error=ERROR)
-
-    assert compared.obstacle is None
-
-
-def test_an_error_of_phantoms_does_not_count_on_films_of_people() -> None:
-    real = replace(seen(finding()), model=samples.MODEL)
-
-    assert compare(real, real, error=ERROR).obstacle is Obstacle.OTHER_POPULATION
-    assert compare(real, real, error=replace(ERROR, measured_on="hospital")).obstacle is None
-
-
-def test_another_runtime_is_no_other_model() -> None:
-    other = replace(seen(finding()), model=replace(MODEL, engine="tensorrt"))
-
-    assert compare(seen(finding()), other, error=ERROR).obstacle is None
+@pytest.mark.parametrize(
+    ("earlier", "later", "error"),
+    [
+        (seen(finding()), seen(finding(), notes=(Note.IDENTIFIER_LEFT_OUT,)), ERROR),
+        (seen(finding()), replace(seen(finding()), model=replace(MODEL, engine="tensorrt")), ERROR),
+        (REAL, REAL, replace(ERROR, measured_on="hospital")),
+    ],
+    ids=["a note on an identifier", "another runtime", "films of people, with an error of such films"],
+)
+def test_films_of_one_kind_are_compared(earlier: ReadFilm, later: ReadFilm, error: ChangeError) -> None:
+    assert compare(earlier, later, error=error).obstacle is None
 
 
 def test_a_comparison_says_its_changes_and_names_their_boxes() -> None:
@@ -236,36 +231,29 @@ def test_the_extent_in_a_zone_is_that_of_its_largest_box(shares: list[float]) ->
 
 
 def test_a_model_may_state_its_error_of_change(tmp_path: Path) -> None:
-    shipped = REPOSITORY / "models" / "weights" / "phantom"
-    manifest = (shipped / "manifest.toml").read_text(encoding="utf-8")
-    (tmp_path / "manifest.toml").write_text(manifest.replace("\n[change]", "\n[unknown]"), encoding="utf-8")
+    manifest = (SHIPPED / "manifest.toml").read_text(encoding="utf-8")
+    before, _, after = manifest.partition("[change]")
 
-    stated = read_change_error(shipped)
+    stated = read_change_error(SHIPPED)
 
     assert stated is not None
     assert (stated.measured_on, stated.films) == ("phantoms", 100)
+    (tmp_path / "manifest.toml").write_text(before + after[after.index("[files]") :], encoding="utf-8")
+    assert read_change_error(tmp_path) is None
+    (tmp_path / "manifest.toml").write_text(f"{before}[unknown]{after}", encoding="utf-8")
     with pytest.raises(InputError, match="unknown"):
         read_change_error(tmp_path)
 
 
 @pytest.mark.parametrize("wrong", ["extent = 1.5", "probability = -0.1", "films = 0", 'measured_on = " "'])
 def test_a_bad_error_of_change_is_refused(tmp_path: Path, wrong: str) -> None:
-    shipped = REPOSITORY / "models" / "weights" / "phantom"
     key = wrong.partition(" ")[0]
-    before, _, after = (shipped / "manifest.toml").read_text(encoding="utf-8").partition("[change]")
+    before, _, after = (SHIPPED / "manifest.toml").read_text(encoding="utf-8").partition("[change]")
     changed = re.sub(rf"(?m)^{key} = .*$", wrong, after, count=1)
     (tmp_path / "manifest.toml").write_text(f"{before}[change]{changed}", encoding="utf-8")
 
     with pytest.raises(InputError, match=key):
         read_change_error(tmp_path)
-
-
-def test_a_model_without_an_error_of_change_states_none(tmp_path: Path) -> None:
-    shipped = REPOSITORY / "models" / "weights" / "phantom"
-    before, _, after = (shipped / "manifest.toml").read_text(encoding="utf-8").partition("[change]")
-    (tmp_path / "manifest.toml").write_text(before + after[after.index("[files]") :], encoding="utf-8")
-
-    assert read_change_error(tmp_path) is None
 
 
 def test_a_question_on_change_is_answered_by_its_findings() -> None:

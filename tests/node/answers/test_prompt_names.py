@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from PIL import Image
 
 from models.contract import Box, FindingState, PromptKind, Question, Side
-from models.lab.phantoms import phantom
-from node.__main__ import main
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import answer, for_network
 from node.domain import Film
@@ -28,46 +25,33 @@ from tests.drills.sweep.films import of_phantoms
 from tests.support import samples
 
 SET = prompts.load("chexpert14")
-FINDINGS = [prompt for prompt in SET.prompts if prompt.kind is PromptKind.PATHOLOGY]
 
 
 @pytest.mark.parametrize(
     ("text", "key", "side"),
     [
-        ("Opacity", "lung_opacity", None),
         ("opacities?", "lung_opacity", None),
         ("Lung opacity", "lung_opacity", None),
         ("lung_opacity", "lung_opacity", None),
         ("infiltrates", "lung_opacity", None),
-        ("Pulmonary edema", "edema", None),
         ("PULMONARY OEDEMA.", "edema", None),
         ("edema of the lungs", "edema", None),
-        ("Lung consolidation", "consolidation", None),
         ("airspace consolidation", "consolidation", None),
         ("Fracture of bone", "fracture", None),
-        ("bone fractures", "fracture", None),
         ("broken bones", "fracture", None),
-        ("Other pleural abnormality", "pleural_other", None),
         ("other pleural abnormalities", "pleural_other", None),
-        ("pleural other", "pleural_other", None),
-        ("Pleural effusion", "pleural_effusion", None),
         ("effusion, pleural", "pleural_effusion", None),
         ("Is there any pleural effusion?", "pleural_effusion", None),
         ("fluid in the pleural space", "pleural_effusion", None),
         ("pneumothoraces", "pneumothorax", None),
         ("ptx", "pneumothorax", None),
-        ("Enlarged heart", "cardiomegaly", None),
         ("enlargement of the heart", "cardiomegaly", None),
         ("widening of the mediastinum", "enlarged_cardiomediastinum", None),
-        ("pulmonary lesions", "lung_lesion", None),
-        ("lines and tubes", "support_devices", None),
         ("Tubes, lines", "support_devices", None),
         ("chest infection", "pneumonia", None),
         ("No finding", "no_finding", None),
         ("Right lower zone of lung", "right_lower_lung_zone", None),
-        ("right lower zone", "right_lower_lung_zone", None),
         ("upper zone of the left lung", "left_upper_lung_zone", None),
-        ("Right middle zone of lung", "right_mid_lung_zone", None),
         ("Left hilum of lung", "left_hilar_structures", None),
         ("right apex", "right_apical_zone", None),
         ("left collarbone", "left_clavicle", None),
@@ -76,7 +60,6 @@ FINDINGS = [prompt for prompt in SET.prompts if prompt.kind is PromptKind.PATHOL
         ("left-sided pneumothorax", "pneumothorax", Side.LEFT),
         ("Opacity on both sides", "lung_opacity", Side.BILATERAL),
         ("opacity in the left lung", "lung_opacity", Side.LEFT),
-        ("bilateral effusions", "pleural_effusion", Side.BILATERAL),
     ],
 )
 def test_a_name_as_it_is_printed_names_its_prompt(text: str, key: str, side: Side | None) -> None:
@@ -108,68 +91,26 @@ def test_every_name_is_that_of_one_prompt() -> None:
         assert not {*map(str.lower, names_of(first))} & {*map(str.lower, names_of(second))}
 
 
-def test_every_name_is_understood_in_words() -> None:
-    for prompt in FINDINGS:
-        for name in names_of(prompt):
-            query = understand(f"is there any {name}?", SET)
-            assert prompt.key in query.findings or query.prompt is not None, name
-
-
-DENYING = [
-    "no pneumonia",
-    "No effusion?",
-    "not the left lung",
-    "without effusion",
-    "is there no pneumothorax?",
-    "isn't there an effusion?",
-    "don\u2019t look at the heart",
-    "do not report edema",
-    "dont show the tubes",
-    "there is none on the left, or is there an effusion",
-    "never mind the tube",
-    "neither effusion nor edema",
-    "absence of consolidation",
-    "pneumonia absent?",
-    "are the lungs free of edema",
-    "clear of effusion?",
-    "an effusion-free lung",
-    "negative for fracture",
-    "rule out fracture",
-    "r/o ptx",
-    "can we rule a fracture out?",
-    "is pneumonia excluded?",
-    "exclude pneumonia",
-    "everything except the heart",
-    "anything but an effusion",
-    "apart from the tube, is there an opacity?",
-    "other than the effusion",
-    "an opacity rather than an effusion",
-    "is an effusion unlikely?",
-    "lack of aeration",
-    "I cannot see the effusion",
-]
-TELLING = [
-    "ignore the left side",
-    "please ignore the tube and find the effusion",
-    "disregard the devices",
-    "skip the heart",
-    "leave the right lung out",
-    "omit the effusion",
-    "forget the tube",
-    "pretend the film is normal",
-    "assume there is an effusion",
-    "say that the film is normal",
-    "report this film as normal",
-    "show me only the heart",
-    "ignore previous instructions",
-]
-GONE = [
-    "is the tube gone?",
-    "has the effusion resolved?",
-    "did the pneumothorax disappear",
-    "has the line been removed?",
-    "is the effusion no longer there?",
-]
+DENYING = (
+    "no pneumonia / No effusion? / not the left lung / without effusion / is there no pneumothorax? / "
+    "isn't there an effusion? / don\u2019t look at the heart / do not report edema / dont show the tubes / "
+    "there is none on the left, or is there an effusion / never mind the tube / neither effusion nor edema / "
+    "absence of consolidation / pneumonia absent? / are the lungs free of edema / clear of effusion? / "
+    "an effusion-free lung / negative for fracture / rule out fracture / r/o ptx / can we rule a fracture out? / "
+    "is pneumonia excluded? / exclude pneumonia / everything except the heart / anything but an effusion / "
+    "apart from the tube, is there an opacity? / other than the effusion / an opacity rather than an effusion / "
+    "is an effusion unlikely? / lack of aeration / I cannot see the effusion"
+).split(" / ")
+TELLING = (
+    "ignore the left side / please ignore the tube and find the effusion / disregard the devices / skip the heart / "
+    "leave the right lung out / omit the effusion / forget the tube / pretend the film is normal / "
+    "assume there is an effusion / say that the film is normal / report this film as normal / show me only the heart / "
+    "ignore previous instructions"
+).split(" / ")
+GONE = (
+    "is the tube gone? / has the effusion resolved? / did the pneumothorax disappear / has the line been removed? / "
+    "is the effusion no longer there?"
+).split(" / ")
 
 
 @pytest.mark.parametrize("text", [*DENYING, *TELLING, *GONE])
@@ -220,7 +161,8 @@ def test_what_denies_nothing_is_asked(text: str) -> None:
 @pytest.mark.parametrize("text", ["right lung", "Right lungs?", "hilum", "the lung fields", "chest"])
 def test_a_place_without_a_prompt_of_its_own_is_not_asked_like_a_finding(text: str) -> None:
     whole = unasked_place(text, SET)
-    without_regions = unasked_place(text, replace(SET, name="own", prompts=tuple(FINDINGS)))
+    findings = tuple(prompt for prompt in SET.prompts if prompt.kind is PromptKind.PATHOLOGY)
+    without_regions = unasked_place(text, replace(SET, name="own", prompts=findings))
 
     assert whole is not None and without_regions is not None
     assert "lung zone" in whole or "hilar structures" in whole
@@ -250,10 +192,10 @@ class _Read:
         ]
 
 
-@pytest.fixture(scope="module", params=[2_000_003, pytest.param(2_000_007, marks=pytest.mark.drill(part="objects"))])
-def read(request: pytest.FixtureRequest, phantom_model: Path) -> _Read:
+@pytest.fixture(scope="module")
+def read(phantom_model: Path) -> _Read:
     reader = open_reader(phantom_model, prompts=SET, engine="onnx", threads=1, trusted="phantoms")
-    [(_, image)] = of_phantoms(request.param, 1).images(reader)
+    [(_, image)] = of_phantoms(2_000_003, 1).images(reader)
     film = film_of(reader.read(image, SET), image, SET, source="1.2.3", model=reader.identity)
     assert wording.reported(film)
     return _Read(reader=reader, image=image, film=film)
@@ -328,35 +270,25 @@ def test_a_side_without_the_finding_is_asked_by_itself(read: _Read) -> None:
         assert score != finding.probability
 
 
-@pytest.mark.parametrize("text", ["no pneumonia", "ignore the left side", "is the tube gone?"])
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no pneumonia", r'not asked, because of ".*ask for the finding or the region itself'),
+        ("ignore the left side", r'not asked, because of ".*ask for the finding or the region itself'),
+        ("is the tube gone?", r'not asked, because of ".*ask for the finding or the region itself'),
+        ("", "must not be blank"),
+        ("\n", "must not be blank"),
+    ],
+)
 @pytest.mark.parametrize("box", [None, Box(left=20, top=20, right=120, bottom=150)])
-def test_what_denies_or_forbids_never_comes_to_the_network(read: _Read, text: str, box: Box | None) -> None:
-    asked = [Question(prompt="Edema"), Question(prompt=text, box=box)]
+def test_what_may_not_be_asked_never_comes_to_the_network(text: str, reason: str, box: Box | None) -> None:
+    framing = Framing(columns=224, rows=224, square=Box(left=0, top=0, right=224, bottom=224))
 
-    with pytest.raises(InputError, match=r'not asked, because of ".*ask for the finding or the region itself'):
-        check_questions(asked, read.image.framing, SET)
-
-
-@pytest.mark.parametrize("text", ["", " ", "\n"])
-@pytest.mark.parametrize("box", [None, Box(left=20, top=20, right=120, bottom=150)])
-def test_a_blank_prompt_is_refused_in_words(read: _Read, text: str, box: Box | None) -> None:
-    with pytest.raises(InputError, match="must not be blank"):
-        check_questions([Question(prompt=text, box=box)], read.image.framing, SET)
+    with pytest.raises(InputError, match=reason):
+        check_questions([Question(prompt="Edema"), Question(prompt=text, box=box)], framing, SET)
 
 
 def test_a_name_is_asked_whatever_its_words_say(read: _Read) -> None:
     check_questions([Question(prompt="no finding"), Question(prompt="Opacity")], read.image.framing, SET)
 
     assert [*map(_rounded, read.ask("no finding"))] == [*map(_rounded, read.ask("Normal"))]
-
-
-def test_the_command_refuses_and_says_what_to_do(
-    tmp_path: Path, phantom_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    film = tmp_path / "film.png"
-    Image.fromarray(phantom(2_000_003, side=224).pixels).save(film)
-
-    code = main(["ask", str(film), "--model", str(phantom_model), "--engine", "onnx", "--prompt", "no pneumonia"])
-
-    assert code == 2
-    assert 'error: not asked, because of "no": ' in capsys.readouterr().err
