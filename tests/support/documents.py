@@ -11,58 +11,17 @@ from pydicom.dataset import Dataset
 
 from node.dicom import identity
 from node.dicom.film_header import only_evidence
-from node.domain import About, OutputObject, Reason, Report, Subject
+from node.domain import About, OutputObject, Report, Subject
 from node.output_kinds import OUTPUTS, Written
 from node.outputs.document import save_bytes
 from node.outputs.writers import output_of, writer_of
-from tests.support.samples import (
-    BERLIN,
-    absent,
-    bare,
-    cr,
-    datasets,
-    film,
-    finding,
-    received,
-    report,
-    several,
-    uncalibrated,
-    unread,
-)
-
-SEVERAL = report(several())
-ONE = report(film(findings=(finding(), absent())))
-NONE = report(film(findings=(absent(),)))
-NOT_PROCESSED = report(unread(1), unread(2, Reason.LATERAL))
-MIXED = report(several(), unread(2), film(3, findings=(absent(), uncalibrated())))
-CONTAINED_TEXT = ("TEXT", "CONTAINS")  # the observer's name and versions are texts of another relationship
-FORMS = {
-    "several": (SEVERAL, 0),
-    "one": (ONE, 0),
-    "none": (NONE, 0),
-    "not processed": (NOT_PROCESSED, 0),
-    "to be reviewed": (MIXED, 1),
-    "study": (MIXED, 2),
-}
-"""Each form of document: a report, and the place of the document among those written of it."""
-MEASURED = ("several", "one", "to be reviewed")
+from tests.support.samples import BERLIN, bare, cr, datasets, received
 
 
 def all_written(of: Report, *headers: Dataset, kind: str = "sr") -> list[Dataset]:
     """Write a report on films 1 to 3, and read its documents back from their bytes."""
     documents = datasets(writer_of(kind), of, received(*(headers or (cr(1), bare(2), cr(3)))), BERLIN)
     return [dcmread(BytesIO(save_bytes(dataset))) for dataset in documents]
-
-
-def written(of: Report, *headers: Dataset) -> Dataset:
-    """Write a report, and return its first document."""
-    return all_written(of, *headers)[0]
-
-
-def form_of(name: str, *, kind: str = "sr") -> Dataset:
-    """Write the document of a form."""
-    of, place = FORMS[name]
-    return all_written(of, kind=kind)[place]
 
 
 def contents(item: Dataset, name: str) -> list[Dataset]:
@@ -134,3 +93,13 @@ def reference(dataset: Dataset) -> OutputObject:
     template = "".join(str(item.TemplateIdentifier) for item in dataset.get("ContentTemplateSequence", ()))
     kind = next(name for name, kind in OUTPUTS.own.items() if kind.sop_class == dataset.SOPClassUID)
     return output_of(Written(kind=kind, dataset=dataset, subject=subject_of(dataset), template=template))
+
+
+def replaced(dataset: Dataset) -> list[str]:
+    """Return what a document names as its predecessors, by SOP Instance UID."""
+    return [
+        str(reference.ReferencedSOPInstanceUID)
+        for study in dataset.get("PredecessorDocumentsSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for reference in series.ReferencedSOPSequence
+    ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
 import pytest
+from PIL import ImageDraw
 from pydicom.dataset import Dataset
 
 from node.domain import Film
@@ -16,14 +18,14 @@ from node.outputs import fhir, gsps, impression, oru, overlay, report_json, repo
 from node.outputs.sr import report as sr
 from node.web import shown
 from tests.support import samples
-from tests.support.drawn_texts import DrawnTexts
 from tests.support.samples import BERLIN
 
 _SILENT = ("UI", "OB", "OW", "DA", "TM", "DT")
 """Value representations that tell nothing about findings."""
 
 
-def texts_of(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+@cache
+def texts_of(film: Film) -> Mapping[str, str]:
     """Return the texts of every output of a film, with values of codes and numbers; identities and UIDs left out."""
     report, headers = samples.report(film), samples.sources(samples.cr())
     reports = {"sr": sr.write, "sr3d": sr.write_3d, "text": sr.write_text}
@@ -35,9 +37,10 @@ def texts_of(film: Film, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     found["report.json"] = json.dumps(report_json.report_to_json(report, []))
     found["study page"] = repr(shown.show(film))
     found["impression"] = " ".join(impression.of_film(film))
-    written = DrawnTexts(monkeypatch)
     columns, rows = wording.size(film)
-    overlay.draw(np.zeros((rows, columns), np.uint8), film)
+    with pytest.MonkeyPatch.context() as patch:
+        written = DrawnTexts(patch)
+        overlay.draw(np.zeros((rows, columns), np.uint8), film)
     found["sc"] = "\n".join(written.lines)
     return found
 
@@ -87,3 +90,29 @@ def _lines(dataset: Dataset) -> Iterator[str]:
                 yield from _lines(item)
         elif element.VR not in _SILENT:
             yield str(element.value)
+
+
+class DrawnTexts:
+    """What Pillow is told to write on pictures: each text with its place there and the size of the picture."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drawn: list[tuple[str, tuple[float, ...], tuple[int, int]]] = []
+        whole = ImageDraw.ImageDraw.text
+
+        def text(canvas: ImageDraw.ImageDraw, xy: tuple[float, float], value: str, **style: object) -> None:
+            self.drawn.append((value, canvas.textbbox(xy, value, font=style["font"]), canvas.im.size))  # type: ignore[arg-type]
+            whole(canvas, xy, value, **style)  # type: ignore[arg-type]  # handed through as it came
+
+        monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+
+    @property
+    def lines(self) -> list[str]:
+        return [value for value, _, _ in self.drawn]
+
+    def cut_off(self) -> list[str]:
+        """Return the texts that do not lie wholly on their picture."""
+        return [
+            value
+            for value, (left, top, right, bottom), (columns, rows) in self.drawn
+            if left < 0 or top < 0 or right > columns or bottom > rows
+        ]

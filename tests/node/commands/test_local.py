@@ -30,8 +30,8 @@ from node.read import open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from tests.support import films
-from tests.support.drawn_texts import DrawnTexts
 from tests.support.fakes import ScriptedReader
+from tests.support.output_texts import DrawnTexts
 
 PROMPTS = prompts.load("chexpert14")
 Report = dict[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,20 +27,36 @@ from tests.node.read.test_routing import PROMPTS, SeeingReader, picture
 from tests.support import films, samples
 from tests.support.output_texts import texts_of
 
-DOUBTS: dict[str, tuple[ViewReading, Note, Doubt]] = {
-    "lateral": (picture(lateral=0.6, AP=0.4), Note.VIEW_DISAGREES, "other_view"),
-    "probably lateral or no chest": (picture(lateral=0.3, not_chest=0.3, PA=0.4), Note.VIEW_DISAGREES, "other_view"),
-    "mirrored": (picture(PA=1.0, mirrored=True), Note.MIRRORED, "mirrored"),
-    "rotated": (picture(PA=1.0, rotated=True), Note.ROTATED, "rotated"),
-}
-"""What a picture shows of a film whose header says PA, and what is said of it."""
-HEADERS: dict[str, tuple[dict[str, object], Note, str]] = {
-    "bone": ({"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, Note.IMAGE_TYPE, "image_type"),
-    "a lateral series": ({"SeriesDescription": "CHEST LAT"}, Note.TWO_VIEWS, "two_views"),
-    "a small field": ({"PatientAge": None, "PixelSpacing": [0.2, 0.2]}, Note.MAYBE_CHILD, "maybe_child"),
-}
-"""What a header says, and what is said of its film."""
 PLAIN = picture(PA=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A film whose header says PA, and what is said of it; view: of its picture; changes: of its header."""
+
+    view: ViewReading | None = PLAIN
+    changes: Mapping[str, object] = field(default_factory=dict)
+    note: Note | None = None
+    doubt: Doubt | None = None
+
+
+CASES = {
+    "lateral": Case(view=picture(lateral=0.6, AP=0.4), note=Note.VIEW_DISAGREES, doubt="other_view"),
+    "probably lateral or no chest": Case(
+        view=picture(lateral=0.3, not_chest=0.3, PA=0.4), note=Note.VIEW_DISAGREES, doubt="other_view"
+    ),
+    "mirrored": Case(view=picture(PA=1.0, mirrored=True), note=Note.MIRRORED, doubt="mirrored"),
+    "rotated": Case(view=picture(PA=1.0, rotated=True), note=Note.ROTATED, doubt="rotated"),
+    "bone": Case(changes={"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, note=Note.IMAGE_TYPE, doubt="image_type"),
+    "bone, for a model that sees no views": Case(
+        view=None, changes={"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, note=Note.IMAGE_TYPE, doubt="image_type"
+    ),
+    "a lateral series": Case(changes={"SeriesDescription": "CHEST LAT"}, note=Note.TWO_VIEWS, doubt="two_views"),
+    "a small field": Case(
+        changes={"PatientAge": None, "PixelSpacing": [0.2, 0.2]}, note=Note.MAYBE_CHILD, doubt="maybe_child"
+    ),
+    "plain": Case(),
+}
 SAID_OF_PRESENT = {
     "sr": "P60046008",
     "sr3d": "P60046008",
@@ -57,7 +73,9 @@ SAID_OF_PRESENT = {
 
 
 class SureReader(SeeingReader):
-    """Finds everything present, with a ratio, and has the view of a picture for questions too."""
+    """Reads adults, finds everything present, with a ratio, and has the view of a picture for questions too."""
+
+    ages = range(18, 130)
 
     def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
         said = super().read(image, prompts)
@@ -71,43 +89,27 @@ class SureReader(SeeingReader):
         return replace(super().see(image), view=self._view)
 
 
-class AdultReader(SureReader):
-    """Reads films of adults only."""
-
-    ages = range(18, 130)
-
-
 def saved(folder: Path, changes: Mapping[str, object]) -> Path:
-    path = folder / "film.dcm"
     said = {"ViewPosition": "PA", "PatientAge": "050Y", "PatientBirthDate": None, **changes}
-    path.write_bytes(films.file_bytes(films.thumbnail(said)))
-    return path
+    return films.saved(folder, films.thumbnail(said))
 
 
-def read(
-    folder: Path,
-    view: ViewReading = PLAIN,
-    *,
-    reader: SureReader | None = None,
-    changes: Mapping[str, object] | None = None,
-) -> Film:
-    path = saved(folder, changes or {})
-    film = answer_film(path, reader or SureReader(view), PROMPTS).film
+def read(folder: Path, case: Case, *, reader: SureReader | None = None) -> Film:
+    film = answer_film(saved(folder, case.changes), reader or SureReader(case.view), PROMPTS).film
     assert film is not None
     return replace(film, source=samples.film_uid(1))
 
 
-@pytest.mark.parametrize("of", DOUBTS)
-def test_findings_of_a_film_in_doubt_are_to_be_reviewed(of: str, tmp_path: Path) -> None:
-    view, note, doubt = DOUBTS[of]
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_findings_of_a_film_in_doubt_are_to_be_reviewed(case: Case, tmp_path: Path) -> None:
+    film = read(tmp_path, case)
 
-    film, plain = read(tmp_path, view), read(tmp_path, PLAIN)
-
-    assert {(found.state, found.contradiction) for found in plain.findings} == {(FindingState.PRESENT, None)}
-    assert {(found.state, found.contradiction) for found in film.findings} == {(FindingState.INDETERMINATE, doubt)}
-    assert {said.text.startswith("Possible, please review: ") for said in film.sentences} == {True}
-    assert (film.ratio, note in film.notes, wording.CAUTIONS[note] in impression.of_film(film)) == (None, True, True)
-    assert plain.ratio is not None
+    state = FindingState.PRESENT if case.doubt is None else FindingState.INDETERMINATE
+    assert {(found.state, found.contradiction) for found in film.findings} == {(state, case.doubt)}
+    assert {said.text.startswith("Possible, please review: ") for said in film.sentences} == {case.doubt is not None}
+    assert (film.ratio is None) is (case.doubt is not None)
+    if case.note is not None:
+        assert case.note in film.notes and wording.CAUTIONS[case.note] in impression.of_film(film)
 
 
 @pytest.mark.parametrize(
@@ -128,64 +130,44 @@ def test_a_film_called_normal_beside_a_finding_is_noted_once(
             whole = replace(found[0], key="no_finding", kind=PromptKind.NO_FINDING, state=normal, boxes=())
             return replace(said, prompts=(*found, whole))
 
-    film = read(tmp_path, reader=Ambiguous(PLAIN))
+    film = read(tmp_path, CASES["plain"], reader=Ambiguous(PLAIN))
 
     assert {(found.state, found.contradiction) for found in film.findings} == {(finding, None)}
     assert film.notes.count(Note.CALLED_NORMAL) == int(has_note)
     assert (wording.CAUTIONS[Note.CALLED_NORMAL] in impression.of_film(film)) is has_note
 
 
-@pytest.mark.drill(part="objects")
-@pytest.mark.parametrize("view", [PLAIN, None], ids=["a view head", "without"])
-@pytest.mark.parametrize("of", HEADERS)
-def test_nothing_is_present_on_a_film_that_its_header_puts_in_doubt(
-    of: str, view: ViewReading | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes, note, doubt = HEADERS[of]
-    reader = AdultReader(view)
+@pytest.mark.parametrize("of", ["mirrored", "bone", "plain"])
+def test_outputs_call_findings_present_only_beyond_doubt(of: str, tmp_path: Path) -> None:
+    film = read(tmp_path, CASES[of])
 
-    film = read(tmp_path, reader=reader, changes=changes)
-    (answer,) = open_film.ask(saved(tmp_path, changes), [Question(prompt="Edema")], reader=reader, prompts=PROMPTS)
+    texts = texts_of(film)
 
-    assert {(found.state, found.contradiction) for found in film.findings} == {(FindingState.INDETERMINATE, doubt)}
-    assert (film.ratio, note in film.notes) == (None, True)
-    assert (answer.state, answer.contradiction, answer.notes) == (FindingState.INDETERMINATE, doubt, (note,))
-    texts = texts_of(film, monkeypatch)
-    assert [output for output, said in SAID_OF_PRESENT.items() if re.search(said, texts[output], re.MULTILINE)] == []
+    calling = [output for output, said in SAID_OF_PRESENT.items() if re.search(said, texts[output], re.MULTILINE)]
+    assert calling == (list(SAID_OF_PRESENT) if of == "plain" else [])
     for output in ("report.txt", "text"):
         words = " ".join(texts[output].split())
         assert [note for note in film.notes if wording.NOTES[note] not in words] == []
 
 
-@pytest.mark.drill(part="objects")
-@pytest.mark.parametrize("of", [*DOUBTS, "plain"])
-def test_outputs_call_findings_present_only_beyond_doubt(
-    of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view = DOUBTS[of][0] if of in DOUBTS else PLAIN
-
-    texts = texts_of(read(tmp_path, view), monkeypatch)
-
-    calling = [output for output, said in SAID_OF_PRESENT.items() if re.search(said, texts[output], re.MULTILINE)]
-    assert calling == ([] if of in DOUBTS else list(SAID_OF_PRESENT))
-
-
-@pytest.mark.drill(part="objects")
-@pytest.mark.parametrize("of", [*DOUBTS, "plain"])
+@pytest.mark.parametrize("of", ["mirrored", "bone", "plain"])
 def test_no_answer_calls_anything_present_on_a_film_in_doubt(of: str, tmp_path: Path) -> None:
-    view, note, doubt = DOUBTS.get(of, (PLAIN, None, None))
+    case = CASES[of]
     spool, film = kept(tmp_path)
-    model = OpenModel(reader=SureReader(view), prompts=PROMPTS)
+    model = OpenModel(reader=SureReader(case.view), prompts=PROMPTS)
     asked = (Question(prompt="Edema"), Question(box=Box(left=60.0, top=60.0, right=90.0, bottom=90.0)))
 
-    over_page = QuestionAnswerer(spool, model, Metrics()).ask(film, asked, by="", source="page")
-    by_command = open_film.ask(film.path, asked, reader=model.reader, prompts=PROMPTS)
+    path = saved(tmp_path, case.changes)
+    answers = open_film.ask(path, asked, reader=model.reader, prompts=PROMPTS)
+    if not case.changes:  # of the film on the spool
+        over_page = QuestionAnswerer(spool, model, Metrics()).ask(film, asked, by="", source="page")
+        answers += [question.answer for question in over_page]
 
-    for answer in (*by_command, *(question.answer for question in over_page)):
+    for answer in answers:
         told = answer_to_json(answer)
-        assert told["positive"] is (doubt is None)
-        assert (told["reason"], told["notes"]) == (wording.reason_of(doubt), [] if note is None else [note])
-        assert str(told["sentence"]).startswith("Possible, please review: ") is (doubt is not None)
+        assert told["positive"] is (case.doubt is None)
+        assert (told["reason"], told["notes"]) == (wording.reason_of(case.doubt), [case.note] if case.note else [])
+        assert str(told["sentence"]).startswith("Possible, please review: ") is (case.doubt is not None)
 
 
 def test_a_picture_without_a_header_is_asked_about_in_doubt(tmp_path: Path) -> None:
@@ -199,10 +181,10 @@ def test_a_picture_without_a_header_is_asked_about_in_doubt(tmp_path: Path) -> N
 
 
 def test_raw_sentences_of_a_film_in_doubt_stay_as_generated(tmp_path: Path) -> None:
-    reader = SureReader(DOUBTS["mirrored"][0])
+    reader = SureReader(CASES["mirrored"].view)
     reader.identity = replace(reader.identity, sentences="raw")
 
-    film = read(tmp_path, reader=reader)
+    film = read(tmp_path, CASES["mirrored"], reader=reader)
 
     assert {said.text.endswith(" is seen here.") and ":" not in said.text for said in film.sentences} == {True}
     assert film.in_state(FindingState.PRESENT) == ()

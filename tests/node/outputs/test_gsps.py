@@ -1,10 +1,13 @@
-"""The presentation state: the same boxes as the report, on a film that looks as it did."""
+"""The presentation state: the boxes of the report on a film that looks as it did, with its tables and windows."""
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterable
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +17,14 @@ from pydicom.dataset import Dataset
 from models.contract import Box, FindingState
 from node.dicom import identity
 from node.dicom.film_header import parse_header
-from node.domain import Film, Note, Report
+from node.dicom.header_reading import read_header
+from node.domain import Film, Finding, Note
 from node.outputs import gsps, wording
 from node.outputs.document import save_bytes
-from node.outputs.source import Picture
+from node.outputs.source import Picture, Source
 from node.outputs.sr import report as sr
-from tests.support import samples, validators
+from tests.support import films, samples, validators
+from tests.support.decoded import stored_picture
 from tests.support.samples import BERLIN, absent, bare, cr, film, finding, received, report, several, sources, unread
 
 
@@ -91,32 +96,33 @@ def test_report_and_state_share_tracking_uids_and_rectangles() -> None:
         assert box == pytest.approx(reported[uid], abs=1e-3)
 
 
-def test_a_state_tracks_only_findings_of_the_report() -> None:
-    of = report(several(), film(3, findings=(absent(),)))
-    headers = sources(cr(1), cr(3))
+def test_each_film_that_was_read_has_a_state_with_the_findings_of_its_report() -> None:
+    of = report(several(), unread(2), film(3, findings=(absent(),)))
+    headers = sources(cr(1), bare(2), cr(3))
 
-    states = samples.datasets(gsps.write, of, received(cr(1), cr(3)), BERLIN)
+    states = samples.datasets(gsps.write, of, received(*headers.values()), BERLIN)
 
     assert [regions(state).keys() for state in states] == [
         reported_regions(document).keys() for document in samples.datasets(sr.write, of, headers, BERLIN)[:2]
     ]
     assert not regions(states[1])
     assert [len(label(state)) for state in states] == [2, 4]  # the film without findings says so
+    assert label(states[1])[2:] == ["No prompted finding near its threshold.", "Not a report of a normal film."]
+    assert {item.GraphicLayer for item in states[1].GraphicLayerSequence} == {gsps.LABEL, gsps.SQUARE}
+    assert ["box" in state.ContentDescription.lower() for state in states] == [True, False]
+    images = [state.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for state in states]
+    assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
+    assert states[0].SeriesInstanceUID == states[1].SeriesInstanceUID
+    assert states[0].SOPInstanceUID != states[1].SOPInstanceUID
+    assert parse_header(states[0]).is_own
 
 
-@pytest.mark.parametrize(
-    ("header", "findings"),
-    [(cr(), several().findings), (bare(), several().findings), (cr(), ()), (cr(), (absent(),))],
-    ids=["several", "bare", "nothing asked", "none"],
-)
-def test_a_state_is_accepted_by_dciodvfy_and_dcmtk(header: Dataset, findings: tuple[()]) -> None:
-    dataset = written(film(findings=findings), header)
+@pytest.mark.parametrize("findings", [(), (absent(),)], ids=["nothing asked", "none"])
+def test_a_state_without_boxes_is_accepted_by_dciodvfy_and_dcmtk(findings: tuple[Finding, ...]) -> None:
+    dataset = written(film(findings=findings))
 
     assert validators.dciodvfy(dataset) == []
     assert validators.dcmpschk(dataset) == []
-
-
-def test_dciodvfy_warns_of_nothing_but_styles_it_does_not_know() -> None:
     assert validators.unknown_warnings(written(several())) == []
 
 
@@ -128,12 +134,6 @@ def test_a_present_box_is_a_closed_unfilled_line_with_a_label() -> None:
     [[first]] = present
     assert (first.GraphicType, first.GraphicFilled, first.GraphicAnnotationUnits) == ("POLYLINE", "N", "PIXEL")
     assert list(first.GraphicData) == [150.25, 900.5, 700.125, 900.5, 700.125, 1700, 150.25, 1700, 150.25, 900.5]
-    assert [items[0].TrackingID for items in tracked(dataset).values()] == [
-        "Pleural effusion",
-        "Pulmonary edema 1/2",
-        "Pulmonary edema 2/2",
-        "Support devices",
-    ]
     assert [item.UnformattedTextValue for item in boxes.TextObjectSequence] == [
         "Right pleural effusion 83 %",
         "Pulmonary edema 41 % (possible)",
@@ -179,16 +179,6 @@ def test_several_boxes_to_be_reviewed_stay_apart() -> None:
             if dashes[0].get("CompoundGraphicInstanceID") == rectangle.CompoundGraphicInstanceID
         }
         assert box == pytest.approx(tuple(rectangle.GraphicData))
-
-
-def test_letters_have_an_outline_where_a_viewer_knows_styles() -> None:
-    dataset = written(several())
-
-    for part in dataset.GraphicAnnotationSequence:
-        for text in part.get("TextObjectSequence", ()):
-            [style] = text.TextStyleSequence
-            assert (style.ShadowStyle, list(style.ShadowColorCIELabValue)) == ("OUTLINED", [0, 0x8080, 0x8080])
-            assert list(style.TextColorCIELabValue) == [0xFFFF, 0x8080, 0x8080]
 
 
 def test_a_label_without_room_is_a_line_of_the_heading_and_covers_no_other_text() -> None:
@@ -280,37 +270,10 @@ def test_films_of_any_shape_have_their_label_inside(columns: int, rows: int, has
             assert 0 <= top < bottom <= rows
 
 
-def test_a_film_without_findings_says_why_it_has_no_box() -> None:
-    dataset = written(film(findings=(absent(),)))
-
-    assert not regions(dataset)
-    assert label(dataset) == [
-        "AI RESEARCH - NOT FOR DIAGNOSIS",
-        "Square: analyzed part",
-        "No prompted finding near its threshold.",
-        "Not a report of a normal film.",
-    ]
-    assert {item.GraphicLayer for item in dataset.GraphicLayerSequence} == {gsps.LABEL, gsps.SQUARE}
-    assert "box" not in dataset.ContentDescription.lower()
-    assert "boxes" in written(several()).ContentDescription
-
-
 def test_a_caution_about_the_view_stands_on_the_film() -> None:
     dataset = written(replace(several(), notes=(Note.VIEW_UNKNOWN, Note.MIRRORED)))
 
     assert label(dataset)[2:] == ["The picture looks mirrored: check the sides."]
-
-
-def test_one_state_for_each_film_that_was_read() -> None:
-    of = report(several(), unread(2), film(3))
-
-    first, second = samples.datasets(gsps.write, of, received(cr(1), bare(2), cr(3)), BERLIN)
-
-    images = [state.ReferencedSeriesSequence[0].ReferencedImageSequence[0] for state in (first, second)]
-    assert [image.ReferencedSOPInstanceUID for image in images] == [samples.film_uid(1), samples.film_uid(3)]
-    assert first.SeriesInstanceUID == second.SeriesInstanceUID
-    assert first.SOPInstanceUID != second.SOPInstanceUID
-    assert parse_header(first).is_own
 
 
 @pytest.mark.parametrize(("number", "expected"), [("7", 7), (None, 1), ("0", 1), ("-3", 1), ("99999999999", 1)])
@@ -321,17 +284,13 @@ def test_a_state_has_the_number_of_its_film(number: str | None, expected: int) -
     assert written(several(), header).InstanceNumber == expected
 
 
-def test_the_whole_film_is_displayed() -> None:
-    [area] = written(several()).DisplayedAreaSelectionSequence
-
-    assert list(area.DisplayedAreaTopLeftHandCorner) == [1, 1]
-    assert list(area.DisplayedAreaBottomRightHandCorner) == [samples.COLUMNS, samples.ROWS]
-    assert list(area.PresentationPixelAspectRatio) == [1, 1]
-
-
 def test_modules_that_validators_complain_about_are_right() -> None:
     dataset = written(several())
 
+    [area] = dataset.DisplayedAreaSelectionSequence
+    assert list(area.DisplayedAreaTopLeftHandCorner) == [1, 1]
+    assert list(area.DisplayedAreaBottomRightHandCorner) == [samples.COLUMNS, samples.ROWS]
+    assert list(area.PresentationPixelAspectRatio) == [1, 1]
     assert dataset.ContentLabel == dataset.ContentLabel.upper()[:16]
     assert dataset.BodyPartExamined == "CHEST"
     assert "Laterality" not in dataset
@@ -340,22 +299,157 @@ def test_modules_that_validators_complain_about_are_right() -> None:
     assert dataset.ContributingEquipmentSequence[0].DeviceUID == identity.device_uid(samples.MODEL)
 
 
-def test_equal_readings_share_a_uid_and_a_moved_box_changes_it() -> None:
-    moved = replace(several().findings[0].boxes[0], box=Box(left=150.5, top=900.5, right=700, bottom=1700))
-    first = replace(several().findings[0], boxes=(moved,))
+@pytest.mark.parametrize("beside", [{}, {"PixelAspectRatio": ["1", "1"]}, {"PixelAspectRatio": ["3", "1"]}])
+def test_pixels_that_are_not_square_stay_so_and_a_spacing_counts(beside: dict[str, object]) -> None:
+    header = films.changed(cr(), beside)
+    header.PixelSpacing = [0.2, 0.1]
 
-    assert written(several()).SOPInstanceUID == written(several()).SOPInstanceUID
-    assert written(several()).SOPInstanceUID != written(film(findings=(first, *several().findings[1:]))).SOPInstanceUID
+    [area] = written(several(), header).DisplayedAreaSelectionSequence
 
-
-def test_a_box_outside_its_film_is_refused() -> None:
-    outside = film(findings=(finding(boxes=(Box(left=0, top=0, right=10, bottom=samples.ROWS + 1),)),))
-
-    with pytest.raises(ValueError, match="leaves the film"):
-        samples.datasets(gsps.write, report(outside), received(cr(1)), BERLIN)
+    assert list(area.PresentationPixelAspectRatio) == [200, 100]
 
 
-def test_a_study_of_which_nothing_was_read_has_no_state() -> None:
-    nothing: Report = report(unread(1))
+def test_a_real_negative_film_is_inverted_and_keeps_its_window() -> None:
+    header = films.rg1()  # MONOCHROME1, PixelSpacing 0\0
+    box = Box(left=10, top=10, right=500, bottom=400)
+    of = Film(
+        source=header.SOPInstanceUID,
+        columns=header.Columns,
+        rows=header.Rows,
+        analyzed=Box(left=0, top=0, right=header.Columns, bottom=header.Columns),
+        findings=(finding(boxes=(box,)),),
+    )
 
-    assert samples.datasets(gsps.write, nothing, received(bare(1)), BERLIN) == []
+    dataset = written(of, header)
+
+    assert dataset.PresentationLUTShape == "INVERSE"
+    [voi] = dataset.SoftcopyVOILUTSequence
+    assert (voi.WindowCenter, voi.WindowWidth) == (header.WindowCenter, header.WindowWidth)
+    assert list(dataset.DisplayedAreaSelectionSequence[0].PresentationPixelAspectRatio) == [1, 1]
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_a_window_and_the_first_of_several_keep_their_explanation() -> None:
+    header = cr()
+    header.WindowCenter, header.WindowWidth = [600, 40], [1200.5, 80]
+    header.WindowCenterWidthExplanation = ["LUNG", "BONE"]
+    header.VOILUTFunction = "SIGMOID"
+
+    [single] = written(several()).SoftcopyVOILUTSequence
+    [voi] = written(several(), header).SoftcopyVOILUTSequence
+
+    assert (single.WindowCenter, single.WindowWidth, single.WindowCenterWidthExplanation) == (2048, 4096, "WINDOW1")
+    assert (voi.WindowCenter, voi.WindowWidth, voi.WindowCenterWidthExplanation) == (600, 1200.5, "LUNG")
+    assert voi.VOILUTFunction == "SIGMOID"
+
+
+@pytest.mark.parametrize(("center", "width"), [(math.nan, 100), (100, math.nan), (100, 0), (None, 50), (100, -3)])
+def test_a_window_that_cannot_be_used_is_left_out(center: float | None, width: float) -> None:
+    header = cr()
+    header.WindowCenter, header.WindowWidth = center, width
+
+    assert "SoftcopyVOILUTSequence" not in written(several(), header)
+
+
+NARROW: dict[str, dict[str, object]] = {
+    "fractions": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "VOILUTFunction": "LINEAR_EXACT"},
+    "a falling slope": {"RescaleSlope": "-0.0001", "RescaleIntercept": "0.3", "VOILUTFunction": "LINEAR_EXACT"},
+    "sigmoid": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "VOILUTFunction": "SIGMOID"},
+    "no window": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "WindowCenter": None, "WindowWidth": None},
+}
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_a_window_below_1_is_written_as_a_table_that_shows_the_same(case: str, tmp_path: Path) -> None:
+    header = films.changed(films.ramp(), {"WindowCenter": 0.1, "WindowWidth": 0.2, **NARROW[case]})
+    path = tmp_path / "film.dcm"
+    path.write_bytes(films.file_bytes(header))
+    whole = Box(left=0, top=0, right=64, bottom=64)
+    of = Film(source=str(header.SOPInstanceUID), columns=64, rows=64, analyzed=whole)
+    stored = stored_picture(path)
+    source = Source(header=read_header(path), thumbnail=stored.thumbnail)
+
+    [dataset] = samples.datasets(gsps.write, report(of), {of.source: source}, BERLIN)
+
+    [voi] = dataset.SoftcopyVOILUTSequence
+    [table] = voi.VOILUTSequence
+    entries = np.frombuffer(table.LUTData, "<u2")
+    shown = entries[np.clip(header.pixel_array.astype(int) - table.LUTDescriptor[1], 0, entries.size - 1)] / 65535
+    assert "WindowWidth" not in voi and "RescaleSlope" not in dataset
+    assert shown == pytest.approx(stored.displayed(), abs=1e-4)
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def _table(descriptor: list[int], data: bytes, *, vr: str) -> Dataset:
+    item = Dataset()
+    item.add_new("LUTDescriptor", vr, descriptor)
+    item.LUTExplanation = "curve"
+    item.add_new("LUTData", "OW", data)
+    return item
+
+
+@pytest.mark.parametrize(("vr", "first"), [("US", 0), ("SS", -512)])
+def test_lookup_tables_are_carried_and_come_before_a_window(vr: str, first: int) -> None:
+    header = cr()
+    entries = struct.pack("<1024H", *range(63, 65536, 64))
+    header.VOILUTSequence = [_table([1024, first, 16], entries, vr=vr)]
+    header.ModalityLUTSequence = [_table([1024, first, 16], entries, vr=vr)]
+    header.ModalityLUTSequence[0].ModalityLUTType = "OD"
+
+    dataset = written(several(), header)
+
+    [voi] = dataset.SoftcopyVOILUTSequence
+    [table] = voi.VOILUTSequence
+    assert (list(table.LUTDescriptor), table.LUTData) == ([1024, first, 16], entries)
+    assert "WindowCenter" not in voi
+    assert dataset.ModalityLUTSequence[0].ModalityLUTType == "OD"
+    assert "RescaleSlope" not in dataset
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dcmpschk(dataset) == []
+
+
+def test_a_display_table_of_12_bits_is_spread_over_16() -> None:
+    header = cr()
+    header.VOILUTSequence = [_table([4, 0, 12], struct.pack("<4H", 0, 1, 2048, 4095), vr="US")]
+
+    dataset = written(several(), header)
+
+    [voi] = dataset.SoftcopyVOILUTSequence
+    assert list(voi.VOILUTSequence[0].LUTDescriptor) == [4, 0, 16]
+    assert struct.unpack("<4H", voi.VOILUTSequence[0].LUTData) == (0, 16, 32776, 65535)
+
+
+def test_a_modality_table_of_packed_bytes_keeps_its_values() -> None:
+    header = cr()
+    header.ModalityLUTSequence = [_table([4, 0, 8], bytes((0, 3, 100, 255)), vr="US")]
+
+    [table] = written(several(), header).ModalityLUTSequence
+
+    assert (list(table.LUTDescriptor), table.LUTData) == ([4, 0, 8], bytes((0, 3, 100, 255)))
+
+
+@pytest.mark.parametrize(("is_implicit", "order"), [(True, "<"), (False, ">")], ids=["implicit", "big endian"])
+def test_a_lookup_table_is_carried_from_any_byte_order(is_implicit: bool, order: str) -> None:
+    header = cr()
+    header.VOILUTSequence = [_table([4, 0, 16], struct.pack(f"{order}4H", 0, 9, 90, 60000), vr="US")]
+    buffer = BytesIO()
+    header.save_as(buffer, implicit_vr=is_implicit, little_endian=order == "<")
+    read = dcmread(BytesIO(buffer.getvalue()), force=True)
+    read.set_original_encoding(is_implicit, order == "<")
+
+    [voi] = written(several(), read).SoftcopyVOILUTSequence
+
+    assert voi.VOILUTSequence[0].LUTData == struct.pack("<4H", 0, 9, 90, 60000)
+
+
+@pytest.mark.parametrize("descriptor", [[1024, 0, 12], [4, 0]])
+def test_a_contradictory_lookup_table_gives_way_to_the_window(descriptor: list[int]) -> None:
+    header = cr()
+    header.VOILUTSequence = [_table(descriptor, struct.pack("<4H", 0, 9, 90, 900), vr="US")]
+
+    [voi] = written(several(), header).SoftcopyVOILUTSequence
+
+    assert "VOILUTSequence" not in voi
+    assert voi.WindowWidth == 4096

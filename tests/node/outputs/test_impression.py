@@ -1,35 +1,35 @@
-"""The impression: what was found and where, first, in a few lines, in every output; one order for all lists."""
+"""The impression: what was found and where, first, in a few lines, in every output; and what none may say."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from io import BytesIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydicom import dcmread
-from pydicom.dataset import Dataset
 
-from models.contract import FindingState, PromptKind, Side
-from node.domain import Code, Evidence, Film, Finding, Reason, Report
+from models.contract import Box, FindingState, PromptKind, Side
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine
+from node.domain import Assessment, Code, Evidence, Film, Finding, GroundedSentence, ReaderMark, Reason, Report
 from node.hl7.text import read
 from node.outputs import impression, oru, report_txt, vocabulary, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.read import prompts
-from node.read.findings import ZONES
+from node.read.findings import ZONES, locate
+from node.web import shown
 from tests.support import samples
+from tests.support.documents import everything
+from tests.support.output_texts import texts_of
 from tests.support.samples import BERLIN, EDEMA, absent, cr, film, finding, report, several, sources, unread
 
 CODES = [prompt.finding for prompt in prompts.load("chexpert14").prompts if prompt.finding]
 OPACITY = Code(value="112001", scheme="DCM", meaning="Opacity")
 POSSIBLE = vocabulary.STATES[FindingState.INDETERMINATE]
-
-
-def everything(item: Dataset) -> list[Dataset]:
-    """Return all content items of a report, in their order."""
-    return [found for child in item.get("ContentSequence", ()) for found in (child, *everything(child))]
 
 
 def beginnings(of: Report) -> dict[str, str]:
@@ -42,6 +42,15 @@ def beginnings(of: Report) -> dict[str, str]:
     message = " ".join(next(lines).text(5) for _ in range(2))
     first = {"report.txt": report_txt.render(of), "SR": texts[0].TextValue, "OBX": message}
     return {name: " ".join(text[:200].split()) for name, text in first.items()}
+
+
+def everything_said(of: Film) -> dict[str, str]:
+    return {name: " ".join(text.split()) for name, text in texts_of(of).items()}
+
+
+def rejected() -> Finding:
+    mark = ReaderMark(what=Assessment.REJECTED, by="anna", at=datetime(2026, 11, 23, tzinfo=UTC))
+    return replace(absent(), near=True, reader=mark)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +87,23 @@ def test_the_most_urgent_is_first_and_of_equally_urgent_what_is_present() -> Non
     ]
 
 
-def lying_in(found: Finding, zone: str | None) -> Finding:
-    """A finding that lies in a zone with all of its boxes."""
-    evidence = Evidence(zone=zone, extent=0.5)
-    return replace(found, evidence=evidence, boxes=tuple(replace(box, evidence=evidence) for box in found.boxes))
+def lying_in(found: Finding, *zones: str | None) -> Finding:
+    """A finding that lies in a zone with each of its boxes."""
+    evidence = [Evidence(zone=zone, extent=0.5) for zone in zones]
+    boxes = tuple(replace(found.boxes[0], evidence=each) for each in evidence)
+    return replace(found, evidence=evidence[0], boxes=boxes)
+
+
+@pytest.mark.parametrize(
+    ("zones", "words"),
+    [
+        (("right_lower_lung_zone", "right_lower_lung_zone"), ", lower zone"),
+        (("right_lower_lung_zone", "right_upper_lung_zone"), ""),
+        (("right_lower_lung_zone", None), ""),
+    ],
+)
+def test_a_finding_has_a_zone_if_all_its_boxes_lie_there(zones: tuple[str | None, ...], words: str) -> None:
+    assert impression.phrase(lying_in(finding(), *zones)) == f"Right pleural effusion{words}, 83 %"
 
 
 @pytest.mark.parametrize(
@@ -155,13 +177,129 @@ def test_the_table_of_urgency_covers_the_set() -> None:
     assert vocabulary.by_urgency([unknown, finding(OPACITY, probability=0.7), finding()])[-1] == unknown
 
 
-def test_an_abbreviation_stays_as_it_is_written() -> None:
-    assert wording.sided("CT port", Side.LEFT) == "Left CT port"
-    assert wording.sided("Opacity", None) == "Opacity"
-
-
 def test_a_percent_sign_stays_with_its_number() -> None:
     for width in range(20, 60):
         for line in oru.broken("Left pleural effusion, 64 %; opacity on both sides, 60 %.", width=width):
             assert not line.strip().startswith("%")
             assert len(line) <= width
+
+
+@pytest.mark.parametrize(
+    ("findings", "words"),
+    [
+        ((absent(), absent(EDEMA)), "No prompted finding came near its threshold."),
+        (
+            (absent(), replace(absent(EDEMA), near=True)),
+            "No prompted finding is reported, though pulmonary edema came near its threshold.",
+        ),
+        (
+            (replace(absent(), near=True), replace(absent(EDEMA), near=True)),
+            "No prompted finding is reported, though pneumothorax and pulmonary edema came near their thresholds.",
+        ),
+        ((replace(samples.left_out(), near=None), absent(EDEMA)), "No prompted finding came near its threshold."),
+        ((replace(absent(), near=None), absent(EDEMA)), "No prompted finding is reported."),
+        ((rejected(), absent(EDEMA)), "No prompted finding is reported."),
+    ],
+)
+def test_nothing_came_near_is_said_only_where_it_is_true(findings: tuple[Finding, ...], words: str) -> None:
+    of = film(findings=findings)
+
+    assert impression.of_film(of)[0] == f"{words} This is not a report of a normal film."
+    is_near = "No prompted finding came near its threshold" not in words
+    for name, text in everything_said(of).items():
+        assert ("No prompted finding came near" in text or "No prompted finding near" in text) is not is_near, name
+        assert ("No prompted finding is reported" in text or "No prompted finding reported" in text) is is_near, name
+
+
+def ratio_of(hundredths: int, objection: Incomparable | None) -> CardiothoracicRatio:
+    return replace(
+        samples.ratio(objection=objection),
+        heart=MeasuredLine(start=(500.0, 900.0), end=(500.0 + 10 * hundredths, 900.0)),
+        thorax=MeasuredLine(start=(250.0, 1200.0), end=(1250.0, 1200.0)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("hundredths", "objection", "is_said"),
+    [(60, None, True), (67, None, True), (59, None, False), (67, Incomparable.VIEW_AP, False)],
+)
+def test_a_wide_heart_is_said_where_its_ratio_is_comparable(
+    hundredths: int, objection: Incomparable | None, is_said: bool
+) -> None:
+    of = replace(film(findings=(absent(),)), ratio=ratio_of(hundredths, objection))
+
+    lines, said = impression.of_film(of), everything_said(of)
+
+    words = f"Wide heart: cardiothoracic ratio 0.{hundredths} (PA, adult), off by"
+    assert lines[0].startswith(words) is is_said
+    told = {name for name, text in said.items() if "Wide heart" in text}
+    assert told == (said.keys() - {"gsps"} if is_said else set())
+
+
+def test_after_cardiomegaly_is_rejected_no_heart_is_wide() -> None:
+    heart = replace(rejected(), prompt="cardiomegaly", site=samples.HEART)
+
+    assert "Wide heart" not in " ".join(impression.of_film(replace(film(findings=(heart,)), ratio=ratio_of(67, None))))
+
+
+def reviewed() -> Film:
+    """An effusion to be reviewed, with a sentence of the network."""
+    said = GroundedSentence(
+        text="Possible, please review: There is a right pleural effusion.",
+        prompt="pleural_effusion",
+        score=0.5,
+        boxes=(),
+    )
+    return replace(film(findings=(finding(state=FindingState.INDETERMINATE),)), sentences=(said,))
+
+
+def test_the_state_stands_before_the_words_in_every_output() -> None:
+    texts = {name: text for name, text in everything_said(reviewed()).items() if "There is a right" in text}
+
+    assert texts.keys() >= {"report.json", "report.txt", "sr", "sr3d", "text", "study page"}
+    for name, text in texts.items():
+        own = text.partition("text='There is")[0] if name == "study page" else text  # the words that a reader rewords
+        for part in own.split("There is a right")[:-1]:
+            assert "possible, please review" in part[-250:].lower(), name
+
+
+def test_the_reader_rewords_the_words_without_the_state() -> None:
+    [found] = shown.show(reviewed()).findings
+
+    assert found.sentence == '"There is a right pleural effusion."'
+    assert found.text == "There is a right pleural effusion."
+
+
+def test_what_has_no_box_is_named_by_urgency() -> None:
+    effusion, edema = finding(boxes=(), side=None), finding(EDEMA, boxes=(), probability=0.9, side=None)
+    possible = finding(samples.PNEUMOTHORAX, boxes=(), state=FindingState.INDETERMINATE, side=None)
+
+    named = list(wording.unplaced(film(findings=(effusion, edema, possible))))
+
+    assert [name.split(" ")[0] for name in named] == ["Pneumothorax", "Pulmonary", "Pleural"]
+
+
+CHEST: Mapping[str, Box] = {
+    "left_apical_zone": Box(left=120, top=10, right=180, bottom=40),
+    "left_upper_lung_zone": Box(left=110, top=10, right=190, bottom=70),
+    "left_mid_lung_zone": Box(left=110, top=70, right=190, bottom=130),
+    "left_lower_lung_zone": Box(left=110, top=130, right=190, bottom=210),
+    "left_hilar_structures": Box(left=110, top=90, right=130, bottom=120),
+}
+
+
+@pytest.mark.parametrize(
+    ("box", "zone"),
+    [
+        (Box(left=105, top=5, right=195, bottom=215), None),  # the whole left chest
+        (Box(left=110, top=70, right=190, bottom=210), None),  # mid and lower zone
+        (Box(left=0, top=0, right=200, bottom=220), None),  # both sides
+        (Box(left=110, top=115, right=190, bottom=210), "left_lower_lung_zone"),
+        (Box(left=130, top=150, right=170, bottom=260), "left_lower_lung_zone"),  # and below the lung
+        (Box(left=110, top=12, right=190, bottom=68), "left_upper_lung_zone"),
+        (Box(left=125, top=12, right=175, bottom=38), "left_apical_zone"),
+        (Box(left=110, top=88, right=131, bottom=121), "left_hilar_structures"),
+    ],
+)
+def test_a_box_lies_in_a_zone_that_holds_most_of_it(box: Box, zone: str | None) -> None:
+    assert locate([box], CHEST).zone == zone

@@ -1,50 +1,42 @@
-"""What is reported is located, and nothing that is absent: in readings of the shipped model, answers and outputs."""
+"""Where findings lie, in readings of the shipped model; and where it looked for what it does not report, if asked."""
 
 from __future__ import annotations
 
 import json
-from io import BytesIO
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
-import numpy as np
 import pytest
 from PIL import Image
-from pydicom import dcmread
-from pydicom.dataset import Dataset
 
-from models.contract import Box, FindingState, PromptKind, Question
-from models.documents import decode, encode
+from models.contract import Box, FindingState, PromptReading, Question, ScoredBox
 from models.lab.phantoms import phantom
-from node.domain import Film, GroundedSentence
-from node.outputs import gsps, report_txt
+from node.commands import read_files
+from node.domain import Assessment, Film, JsonObject, ReaderMark, Searched
+from node.output_kinds import OUTPUTS
+from node.outputs import impression, oru, report_json, wording
 from node.outputs.asked_question import answer_to_json
-from node.outputs.document import save_bytes
-from node.outputs.report_json import report_to_json
-from node.outputs.sr import report as sr
+from node.outputs.folder import write_folder
+from node.outputs.source import from_files
+from node.outputs.writers import write_objects
 from node.read import findings, open_film, prompts
-from node.read.decoding import Radiograph
-from node.read.framing import Framing
-from node.read.model import open_reader
-from tests.support import samples, validators
-from tests.support.samples import BERLIN, absent, cr, film, finding, received, report, sources
+from node.read.film import film_of
+from node.read.model import RadiographReader, Reading, open_reader
+from tests.support import films, samples
+from tests.support.fakes import ScriptedReader
+from tests.support.samples import BERLIN, absent, finding, report, uncalibrated
 
 PROMPTS = prompts.load("chexpert14")
 PHANTOM = 1_000_004
 """One with findings."""
-DENIAL = GroundedSentence(text="No pneumothorax.", prompt="pneumothorax", score=0.2, boxes=())
+LOOKED = (ScoredBox(box=Box(left=1100.5, top=200, right=1500, bottom=640.25), score=0.125),)
 
 
-def denying() -> Film:
-    """A film with a finding, and with another one that is absent and has a sentence."""
-    shown = film(findings=(finding(), absent()))
-    return Film(
-        source=shown.source,
-        columns=shown.columns,
-        rows=shown.rows,
-        analyzed=shown.analyzed,
-        sentences=(*shown.sentences, DENIAL),
-        findings=shown.findings,
-    )
+@pytest.fixture(scope="module")
+def reader(phantom_model: Path) -> RadiographReader:
+    return open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +46,7 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture: Path) -> None:
-    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
+def test_an_answer_locates_only_what_is_not_absent(reader: RadiographReader, picture: Path) -> None:
     questions = [Question(prompt=prompt.phrases[0]) for prompt in PROMPTS.prompts]
     questions.append(Question(prompt="Small pneumothorax in the left lung"))
 
@@ -68,26 +59,7 @@ def test_an_answer_locates_only_what_is_not_absent(phantom_model: Path, picture:
         assert bool(answer_to_json(answer)["boxes"]) == (answer.state is None or answer.state.is_reported)
 
 
-def test_the_network_says_where_what_it_reports_lies(phantom_model: Path, picture: Path) -> None:
-    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
-    framing = Framing(columns=260, rows=300, square=Box(left=0, top=20, right=260, bottom=280))
-    pixels = np.asarray(Image.open(picture))
-    image = Radiograph(gray=pixels.astype(np.float32) / np.float32(255), framing=framing)
-
-    reading = reader.read(image, PROMPTS)
-    found = findings.find(reading, PROMPTS, source="1.2.3", framing=framing, model=reader.identity, sides_known=False)
-
-    assert set(reading.regions) == {prompt.key for prompt in PROMPTS.prompts if prompt.kind is PromptKind.REGION}
-    assert {coded.evidence is None for coded in found} == {True, False}
-    for coded in found:
-        assert (coded.evidence is None) == (not coded.state.is_reported)
-        if coded.evidence is not None and coded.evidence.zone is not None:
-            assert 0 < coded.evidence.extent <= 1
-            assert coded.evidence.zone in reading.regions
-
-
-def test_the_box_of_a_question_stays_in_its_answer(phantom_model: Path, picture: Path) -> None:
-    reader = open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1)
+def test_the_box_of_a_question_stays_in_its_answer(reader: RadiographReader, picture: Path) -> None:
     box = Box(left=20, top=60, right=90, bottom=200)
     questions = [Question(box=box, prompt=prompt) for prompt in (None, "Edema", "Pneumothorax", "Fracture")]
 
@@ -98,35 +70,142 @@ def test_the_box_of_a_question_stays_in_its_answer(phantom_model: Path, picture:
         assert [scored.box.edges for scored in answer.boxes] == [pytest.approx(box.edges, abs=1e-3)]
 
 
-def test_the_report_of_an_absent_finding_refers_to_the_film() -> None:
-    [document] = samples.datasets(sr.write, report(denying()), sources(cr(1)), BERLIN)
-    document = dcmread(BytesIO(save_bytes(document)))
+def test_what_is_reported_has_a_zone_and_what_is_not_the_boxes_that_were_searched(
+    reader: RadiographReader, picture: Path
+) -> None:
+    image = open_film.load(picture, reader)
+    reading = reader.read(image, PROMPTS)
 
-    [denial] = [item for item in _everything(document) if item.get("TextValue", "").endswith(f'"{DENIAL.text}"')]
-    [ground] = denial.ContentSequence
+    film = film_of(reading, image, PROMPTS, source="1.2.3", model=reader.identity)
 
-    assert (ground.RelationshipType, ground.ValueType) == ("INFERRED FROM", "IMAGE")
-    assert ground.ReferencedSOPSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
-    assert validators.dciodvfy(document) == []
-    assert validators.dsrdump(document) == []
-
-
-def test_every_other_output_stands_what_has_no_box() -> None:
-    of = report(denying())
-
-    [state] = samples.datasets(gsps.write, of, received(cr(1)), BERLIN)
-    text = report_txt.render(of)
-    found = json.loads(json.dumps(report_to_json(of, [])))["films"][0]
-
-    [boxes] = [item for item in state.GraphicAnnotationSequence if item.GraphicLayer == gsps.BOXES]
-    assert len(boxes.GraphicObjectSequence) == 1
-    assert 'pneumothorax: "No pneumothorax."' in text
-    assert [len(entry["boxes"]) for entry in found["findings"]] == [1, 0]
-    assert [len(entry["boxes"]) for entry in found["sentences"]] == [1, 1, 0]
-    assert decode(Film, encode(denying())) == denying()
+    assert {found.evidence is None for found in film.findings} == {True, False}
+    for found in film.findings:
+        assert (found.evidence is None) == (not found.state.is_reported)
+        if found.evidence is not None and found.evidence.zone is not None:
+            assert found.evidence.zone in reading.regions
+    given = {answer.key: answer.boxes for answer in reading.pathologies}
+    silent = [found.prompt for found in film.in_state(FindingState.ABSENT)]
+    assert len(silent) > 3
+    assert {place.prompt: place.boxes for place in film.searched} == {key: given[key] for key in silent}
+    assert all(place.boxes for place in film.searched)
 
 
-def _everything(item: Dataset) -> list[Dataset]:
-    """Return all content items below one."""
-    children = list(item.get("ContentSequence", ()))
-    return [*children, *(below for child in children for below in _everything(child))]
+@pytest.mark.parametrize(
+    ("state", "boxes"),
+    [
+        (FindingState.PRESENT, LOOKED),
+        (FindingState.INDETERMINATE, LOOKED),
+        (FindingState.UNCALIBRATED, LOOKED),
+        (FindingState.LEFT_OUT, LOOKED),
+        (FindingState.ABSENT, ()),
+    ],
+)
+def test_what_is_reported_or_left_out_is_not_searched(state: FindingState, boxes: tuple[ScoredBox, ...]) -> None:
+    answer = PromptReading(key="edema", probability=0.4, state=state, boxes=boxes)
+
+    assert findings.searched(Reading(prompts=(answer,))) == ()
+
+
+def searching() -> Film:
+    """A film with a finding, one to be reviewed, and one that is not reported, for which the network looked."""
+    shown = samples.film(findings=(finding(), uncalibrated(), absent()))
+    return replace(shown, searched=(Searched(prompt="pneumothorax", boxes=LOOKED),))
+
+
+def entry(film: Film, *, with_searched: bool) -> JsonObject:
+    content: JsonObject = json.loads(json.dumps(report_json.film_for_programs(film, with_searched=with_searched)))
+    return content
+
+
+def test_report_json_has_them_only_if_asked_and_apart() -> None:
+    film, plain = searching(), replace(searching(), searched=())
+
+    off, on = entry(film, with_searched=False), entry(film, with_searched=True)
+
+    assert json.dumps(off) == json.dumps(entry(plain, with_searched=False))
+    assert on.pop("searched") == {
+        "note": report_json.SEARCHED_NOTE,
+        "prompts": [{"prompt": "pneumothorax", "boxes": [{"box": [1100.5, 200, 1500, 640.25], "score": 0.125}]}],
+    }
+    assert json.dumps(on) == json.dumps(off)
+    assert "not findings" in report_json.SEARCHED_NOTE
+    assert "searched" not in entry(samples.unread(1), with_searched=True)
+
+
+def test_no_other_output_has_them(tmp_path: Path) -> None:
+    films.saved(tmp_path, films.thumbnail())
+    film, plain = on_thumbnail(), replace(on_thumbnail(), searched=())
+    headers = {film.source: films.thumbnail()}
+
+    before, off, on = (
+        folder_of(tmp_path / name, shown, with_searched=name == "on")
+        for name, shown in (("before", plain), ("off", film), ("on", film))
+    )
+    sent = [oru.write(report(each), headers, BERLIN, order=None, documents=[])[1] for each in (film, plain)]
+
+    assert off == before
+    assert {name for name in on if on[name] != before[name]} == {"report.json"}
+    assert {name.split(".")[-2] for name in before if name.endswith(".dcm")} == {*("sr", "sr3d", "text", "gsps", "sc")}
+    assert sent[0] == sent[1]
+    assert impression.of_film(film) == impression.of_film(plain)
+
+
+@pytest.mark.parametrize("what", [Assessment.REJECTED, Assessment.ADDED])
+def test_what_a_reader_judged_is_not_among_them(what: Assessment) -> None:
+    mark = ReaderMark(what=what, by="anna", at=datetime(2024, 2, 1, tzinfo=UTC))
+    state = FindingState.ABSENT if what is Assessment.REJECTED else FindingState.PRESENT
+    film = replace(searching(), findings=(finding(), replace(absent(), state=state, reader=mark)))
+
+    assert wording.searched(film) == []
+    assert entry(film, with_searched=True)["searched"] == {"note": report_json.SEARCHED_NOTE, "prompts": []}
+
+
+def test_reading_a_folder_again_follows_the_option(tmp_path: Path) -> None:
+    path, outcomes = films.saved(tmp_path, films.thumbnail()), []
+
+    def read(*, with_searched: bool) -> object:
+        [made] = read_files.read(
+            read_files.collect([path]),
+            tmp_path / "out",
+            reader=ScriptedReader(),
+            prompts=PROMPTS,
+            zone=ZoneInfo("UTC"),
+            with_searched=with_searched,
+            on_file=lambda _, outcome: outcomes.append(outcome),
+        )
+        [film] = json.loads(json.dumps(made))["films"]
+        return film.get("searched")
+
+    told = [read(with_searched=with_searched) for with_searched in (False, True, True)]
+
+    assert told[0] is None
+    assert told[1] == told[2] != told[0]
+    assert outcomes == ["read", "read", read_files.DONE_BEFORE]
+
+
+def on_thumbnail() -> Film:
+    """The same answer to a real film."""
+    source = films.thumbnail()
+    side = min(source.Columns, source.Rows)
+    box = ScoredBox(box=Box(left=10, top=12, right=40.5, bottom=51), score=0.3)
+    return replace(
+        searching(),
+        source=str(source.SOPInstanceUID),
+        columns=source.Columns,
+        rows=source.Rows,
+        analyzed=Box(left=0, top=0, right=side, bottom=side),
+        sentences=(),
+        findings=(finding(boxes=(Box(left=20, top=30, right=60, bottom=90),), sentence=None), absent()),
+        searched=(Searched(prompt="pneumothorax", boxes=(box,)),),
+    )
+
+
+def folder_of(out: Path, film: Film, *, with_searched: bool) -> dict[str, bytes]:
+    """Write all outputs of a film into a folder, and return its files."""
+    header, of = films.thumbnail(), report(film)
+    of = replace(of, study_uid=str(header.StudyInstanceUID))
+    sources = from_files({film.source: header}, {film.source: out.parent / "film.dcm"})
+    out.mkdir()
+    objects = write_objects(of, sources, zone=BERLIN, kinds=tuple(OUTPUTS.own))
+    write_folder(out, of, objects, sources, with_searched=with_searched)
+    return {path.name: path.read_bytes() for path in (out / of.study_uid).iterdir()}

@@ -1,23 +1,30 @@
-"""The overlay picture: boxes where they belong, labels that can be read and cover nothing."""
+"""The picture of a film: boxes where they belong, labels that can be read, and the object that carries it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from pydicom import dcmread
+from pydicom.dataset import Dataset
 
 from models.contract import Box, FindingState, Side
+from node.dicom.film_header import parse_header
 from node.dicom.identity import VERSION
 from node.domain import Film, Reason
-from node.outputs import impression, overlay, wording
+from node.outputs import impression, overlay, secondary_capture, wording
+from node.outputs.document import save_bytes
 from node.outputs.label_placement import place
-from tests.support import samples
-from tests.support.drawn_texts import DrawnTexts
-from tests.support.samples import EDEMA, absent, film, finding, several, uncalibrated, unread
+from node.outputs.source import Picture
+from tests.support import samples, validators
+from tests.support.documents import film_of
+from tests.support.output_texts import DrawnTexts
+from tests.support.samples import BERLIN, EDEMA, absent, bare, cr, film, finding, received, report, several, unread
 
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
@@ -47,36 +54,18 @@ def test_a_large_film_is_shrunk_and_its_boxes_with_it() -> None:
     assert found.max() + 1 == pytest.approx(1600 * scale, abs=1)
 
 
-def test_the_analyzed_square_is_dashed_and_present_boxes_solid() -> None:
-    box = Box(left=600, top=400, right=1400, bottom=1400)
-
-    marks = colored(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
-
-    scale = overlay.LONGEST_SIDE / samples.COLUMNS
-    square = marks[400:1100, round(120 * scale) + 1]
-    solid = marks[round(500 * scale) : round(1300 * scale), round(600 * scale) + 1]
-    assert 0.3 < square.mean() < 0.7
-    assert solid.all()
-
-
-def test_an_indeterminate_box_is_dashed_in_another_color() -> None:
+def test_present_boxes_are_solid_and_what_is_doubtful_or_analyzed_is_dashed() -> None:
     box = Box(left=600, top=400, right=1400, bottom=1400)
     scale = overlay.LONGEST_SIDE / samples.COLUMNS
     column, rows = round(600 * scale) + 1, slice(round(500 * scale), round(1300 * scale))
 
-    present = film_part(overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),))))
+    present = overlay.draw(GRAY, film(findings=(finding(boxes=(box,)),)))
     doubtful = overlay.draw(GRAY, film(findings=(finding(boxes=(box,), state=FindingState.INDETERMINATE),)))
 
+    assert 0.3 < colored(present)[400:1100, round(120 * scale) + 1].mean() < 0.7  # the square
+    assert colored(present)[rows, column].all()
     assert 0.3 < colored(doubtful)[rows, column].mean() < 0.7
-    assert tuple(present[rows.start, column]) not in set(map(tuple, film_part(doubtful)[rows, column]))
-
-
-def test_absent_findings_are_not_drawn() -> None:
-    boxless = replace(absent(), boxes=())
-
-    drawn, without = (np.asarray(overlay.draw(GRAY, film(findings=(found,)))) for found in (absent(), boxless))
-
-    assert np.array_equal(drawn, without)
+    assert tuple(film_part(present)[rows.start, column]) not in set(map(tuple, film_part(doubtful)[rows, column]))
 
 
 def test_the_impression_is_written_above_the_film(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +100,7 @@ def test_the_head_names_every_reported_finding_also_without_a_box(
     assert written.cut_off() == []
 
 
-@pytest.mark.parametrize("of", [several(), film(findings=(uncalibrated(),)), film(), unread(1, Reason.LATERAL)])
+@pytest.mark.parametrize("of", [several(), film(findings=(samples.uncalibrated(),)), film(), unread(1, Reason.LATERAL)])
 def test_no_head_concludes_normal(of: Film, monkeypatch: pytest.MonkeyPatch) -> None:
     written = DrawnTexts(monkeypatch)
 
@@ -159,17 +148,20 @@ def test_only_boxes_and_their_labels_cover_the_film() -> None:
     assert gray[:, 700].sum() >= scaled - 8  # but for the dashes of the square
 
 
-@pytest.mark.parametrize(("columns", "rows"), [(200, 900), (700, 2100), (2100, 300), (90, 90)])
-def test_no_text_is_cut_off(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (3, 900), (4000, 20), (200, 900), (700, 2100)])
+def test_odd_films_are_drawn_and_no_text_is_cut_off(columns: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Box(left=0, top=0, right=columns, bottom=rows)
     long = replace(EDEMA, meaning="Enlarged cardiomediastinum or another finding with a long name")
     found = (finding(boxes=(whole,)), finding(long, boxes=(whole,), state=FindingState.UNCALIBRATED))
     written = DrawnTexts(monkeypatch)
 
     of = replace(film(findings=found), columns=columns, rows=rows, analyzed=whole)
-    overlay.draw(np.zeros((rows, columns), np.uint8), of)
+    image = overlay.draw(np.zeros((rows, columns), np.uint8), of)
 
-    assert written.cut_off() == []
+    if min(columns, rows) < 30:  # no letter is so small
+        assert max(image.size) <= overlay.LONGEST_SIDE
+    else:
+        assert written.cut_off() == []
 
 
 def test_pixels_that_are_not_square_become_square() -> None:
@@ -186,16 +178,6 @@ def test_pixels_that_are_not_square_become_square() -> None:
     assert ratio(plain) == pytest.approx(samples.ROWS / samples.COLUMNS, rel=0.01)
     assert ratio(tall) == pytest.approx(2 * samples.ROWS / samples.COLUMNS, rel=0.01)
     assert max(film_part(tall).shape) <= overlay.LONGEST_SIDE
-
-
-@pytest.mark.parametrize(("columns", "rows"), [(1, 1), (32, 48), (3, 900), (4000, 20)])
-def test_odd_films_are_drawn(columns: int, rows: int) -> None:
-    whole = Box(left=0, top=0, right=columns, bottom=rows)
-    of = Film(source="1.2", columns=columns, rows=rows, analyzed=whole, findings=(finding(boxes=(whole,)),))
-
-    image = overlay.draw(np.zeros((rows, columns), np.uint8), of)
-
-    assert max(image.size) <= overlay.LONGEST_SIDE
 
 
 PICTURE = Box(left=0, top=0, right=1000, bottom=800)
@@ -289,9 +271,82 @@ def test_a_label_that_finds_no_place_near_its_box_is_left_out() -> None:
     assert first is not None and second is None
 
 
-def test_a_label_larger_than_the_picture_is_made_to_fit_it() -> None:
-    picture = Box(left=0, top=0, right=40, bottom=30)
+# The secondary capture that carries the picture, for archives that show nothing else.
 
-    [label] = place([Box(left=1, top=1, right=3, bottom=3)], [(500, 90)], within=picture)
 
-    assert label == picture
+def written(*films: Film, picture: Picture | None = GRAY, header: Dataset | None = None) -> list[Dataset]:
+    """Write the captures of films, and read them back from their bytes."""
+    headers = [header or cr(1), *(cr(number) for number in range(2, 5))]
+    objects = samples.datasets(secondary_capture.write, report(*films), received(*headers, picture=picture), BERLIN)
+    return [dcmread(BytesIO(save_bytes(dataset))) for dataset in objects]
+
+
+@pytest.mark.parametrize("of", [several(), film(findings=(absent(),))], ids=["findings", "none"])
+def test_a_read_film_has_one_capture(of: Film) -> None:
+    [dataset] = written(of)
+
+    assert dataset.InstanceNumber == 1
+    assert dataset.SOPClassUID == "1.2.840.10008.5.1.4.1.1.7"
+    assert (dataset.ConversionType, dataset.BurnedInAnnotation) == ("WSD", "NO")
+    assert list(dataset.ImageType) == ["DERIVED", "SECONDARY"]
+    assert dataset.SeriesDescription == "AI pictures - RESEARCH, NOT FOR DIAGNOSIS"
+    assert dataset.DerivationDescription.startswith("AI RESEARCH - NOT FOR DIAGNOSIS")
+    [source] = dataset.SourceImageSequence
+    assert source.ReferencedSOPInstanceUID == samples.film_uid(1)
+    assert (dataset.PatientID, str(dataset.PatientName)) == ("4711", "Müller^Jörg")
+    assert validators.unknown_warnings(dataset) == []
+
+
+def test_the_pixels_are_those_that_were_drawn() -> None:
+    """Also of a film that was not read, or that cannot be decoded again."""
+    lateral, made = unread(1, Reason.LATERAL), wording.made_by(report(several()))
+    [drawn], [head], [undecoded] = written(several()), written(lateral, picture=None), written(several(), picture=None)
+
+    for dataset, image in (
+        (drawn, overlay.draw(GRAY, several(), made=made)),
+        (head, overlay.draw_head(lateral, made=made)),
+        (undecoded, overlay.draw_head(several(), made=made)),
+    ):
+        assert dataset.PhotometricInterpretation == "RGB"
+        assert np.array_equal(dataset.pixel_array, np.asarray(image))
+    assert head.SourceImageSequence[0].ReferencedSOPInstanceUID == samples.film_uid(1)
+    assert "BodyPartExamined" not in head
+    assert "not drawn" in head.DerivationDescription
+    assert validators.dciodvfy(head) == []
+
+
+def test_each_film_has_a_series_of_its_own_that_is_known_again() -> None:
+    objects = written(several(), unread(2), film(3), header=bare(1))
+
+    assert {str(dataset.PatientID) for dataset in objects} == {"4711"}, "that of another film, if its own names none"
+    assert [film_of(dataset) for dataset in objects] == [samples.film_uid(number) for number in (1, 2, 3)]
+    assert len({dataset.SeriesInstanceUID for dataset in objects}) == 3
+    assert all(parse_header(dataset).is_own for dataset in objects)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [(["L", "F"], ["L", "F"]), (["P", "FR"], ["P", "FR"]), (["L"], None), (["left", "F"], None), (None, None)],
+)
+def test_the_film_keeps_its_directions(sent: list[str] | None, expected: list[str] | None) -> None:
+    header = cr(1)
+    header.add_new("PatientOrientation", "LO", sent)
+
+    [drawn], [head] = written(several(), header=header), written(several(), header=header, picture=None)
+
+    assert (list(drawn.PatientOrientation) if drawn.PatientOrientation else None) == expected
+    assert not head.PatientOrientation
+    assert validators.dciodvfy(drawn) == []
+
+
+def test_a_film_compressed_with_loss_stays_one() -> None:
+    header = cr(1)
+    header.LossyImageCompression = "01"
+    header.LossyImageCompressionRatio = "12.5"
+    header.LossyImageCompressionMethod = "ISO_10918_1"
+
+    [drawn], [head] = written(several(), header=header), written(several(), header=header, picture=None)
+
+    assert (drawn.LossyImageCompression, drawn.LossyImageCompressionRatio) == ("01", 12.5)
+    assert "LossyImageCompression" not in head
+    assert validators.dciodvfy(drawn) == []

@@ -68,12 +68,10 @@ def film_of(folder: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize("rule", ["checked", "marked"])
-def test_its_sentences_leave_in_every_output(
-    rule: SentenceRule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_sentences_leave_in_every_output(rule: SentenceRule, tmp_path: Path) -> None:
     film = read(tmp_path, reader_by(rule))
 
-    texts = {output: " ".join(text.split()) for output, text in texts_of(film, monkeypatch).items()}
+    texts = {output: " ".join(text.split()) for output, text in texts_of(film).items()}
     report, headers = samples.report(film), samples.sources(samples.cr())
     message = read_message(oru.write(report, headers, samples.BERLIN, order=None, documents=[])[1])
     texts["oru"] = " ".join(segment.text(5) for segment in message.named("OBX"))  # which divides long lines
