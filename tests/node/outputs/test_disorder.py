@@ -232,9 +232,7 @@ def test_a_film_with_oblong_pixels_is_read_with_a_caution(tmp_path: Path, spacin
 
 
 def test_a_film_in_order_has_no_note_of_disorder(tmp_path: Path) -> None:
-    padded = PLAIN + bytes(64)  # zeros behind the pixels are no element
-
-    for content in (PLAIN, padded):
+    for content in (PLAIN, PLAIN + bytes(64)):  # zeros behind the pixels are no element
         assert Note.HEADER_DISORDERED not in film_of(answered(tmp_path, content)).notes
 
 

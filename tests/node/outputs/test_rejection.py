@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import urllib.request
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -17,19 +15,22 @@ from pydicom.dataset import Dataset
 from pydicom.sr.coding import Code
 from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorage
 
+from node.commands.explain.study import explain_uid
 from node.dicom import rejection_note
 from node.domain import Delivery, DeliveryState
 from node.hl7.text import read
 from node.outputs import rejection
+from node.outputs.parts import divide
 from node.settings.destinations import DicomDestination
 from node.store.spool import Spool
 from node.store.study_facts import rejections_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film
 from tests.node.test_metrics import samples
 from tests.support import films, peers, validators
+from tests.support.documents import replaced
+from tests.support.finished import pages_of, parts_of
 from tests.support.orthanc import beside_node
-from tests.support.peers import LOOPBACK
-from tests.support.service import Service, run_command, settings_for
+from tests.support.service import Service, settings_for
 
 Changes = Mapping[str, object]
 """What is changed in a header, by keyword; None removes it."""
@@ -120,23 +121,15 @@ def requested(**values: str) -> list[Dataset]:
     return [films.changed(Dataset(), values)]
 
 
-def predecessors(report: Dataset) -> set[str]:
-    return {
-        str(item.ReferencedSOPInstanceUID)
-        for study in report.get("PredecessorDocumentsSequence", ())
-        for series in study.ReferencedSeriesSequence
-        for item in series.ReferencedSOPSequence
-    }
-
-
 def uids(deliveries: list[Delivery]) -> set[str]:
     return {delivery.sop_instance_uid for delivery in deliveries}
 
 
-@pytest.mark.drill(part="peers")
 @pytest.mark.parametrize("title", TITLES)
-def test_a_note_of_dcmtk_rejects_what_the_node_wrote(tmp_path: Path, title: str) -> None:
-    bench, wrong = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong")
+def test_a_note_of_dcmtk_rejects_what_the_node_wrote_of_its_films_alone(tmp_path: Path, title: str) -> None:
+    bench, wrong, right = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong"), film("right")
+    bench.receive(right)
+    kept = uids(bench.round())
     bench.receive(wrong)
     written = bench.round()
     bench.receive(dcmtk_note(tmp_path, wrong, title=title))
@@ -147,28 +140,13 @@ def test_a_note_of_dcmtk_rejects_what_the_node_wrote(tmp_path: Path, title: str)
     assert note.SOPClassUID == KeyObjectSelectionDocumentStorage
     assert note.ConceptNameCodeSequence[0].CodeValue == title
     assert rejected_uids(note) == uids(written)
+    assert not kept & uids(written)
     assert all(bench.spool.has_output(delivery) for delivery in written)
     assert str(note.PatientID) == "WRONG"
     assert validators.dciodvfy(note) == []
 
 
-@pytest.mark.drill(part="objects")
-def test_a_note_names_the_objects_of_its_films_alone(tmp_path: Path) -> None:
-    bench, wrong, right = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong"), film("right")
-    bench.receive(right)
-    kept = uids(bench.round())
-    bench.receive(wrong)
-    other = uids(bench.round())
-    bench.receive(highdicom_note(wrong))
-
-    notes = bench.objects(bench.round(), "rejection")
-
-    assert [rejected_uids(note) for note in notes] == [other]
-    assert not kept & other
-
-
-@pytest.mark.drill(part="objects")
-def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
+def test_the_same_rejection_is_noted_and_counted_once(tmp_path: Path) -> None:
     bench, wrong = Bench(tmp_path), film("wrong")
     bench.receive(wrong)
     bench.round()
@@ -183,6 +161,8 @@ def test_the_same_rejection_is_noted_once(tmp_path: Path) -> None:
 
     assert [delivery.kind for delivery in sent] == ["rejection"]
     assert sorted(delivery.kind for delivery in later) == ["gsps", "sr"]
+    counted = samples(bench.steps.metrics.registry, "cxr_films_rejected_total")
+    assert {reason: count for (reason,), count in counted.items() if count} == {"quality": 1.0}
 
 
 def test_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -> None:
@@ -301,9 +281,22 @@ def identity_of(dataset: Dataset) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("said", "corrected", "is_another"), CORRECTED.values(), ids=CORRECTED)
-def test_a_film_of_another_patient_voids_what_was_written_before(
-    tmp_path: Path, said: Changes, corrected: Changes, is_another: bool
+def test_a_header_may_say_another_patient_or_request_than_before(
+    said: Changes, corrected: Changes, is_another: bool
 ) -> None:
+    before, after = (
+        divide(STUDY, {"film": film("film", None, **changes)}, nobodys=()).identities["film"]
+        for changes in (said, {**said, **corrected})
+    )
+
+    assert before.contradicts(after) is is_another
+
+
+@pytest.mark.parametrize(
+    "of", ["another number", "another issuer", "an issuer that is gone", "another accession number", "another name"]
+)
+def test_a_film_of_another_patient_voids_what_was_written_before(tmp_path: Path, of: str) -> None:
+    said, corrected, is_another = CORRECTED[of]
     bench = Bench(tmp_path)
     bench.receive(film("film", None, **said))
     first = bench.round()
@@ -434,10 +427,10 @@ def test_no_object_names_what_its_receiver_did_not_get(
         is_another = "PatientID" in corrected
         assert sorted(rejected) == sorted(uids([item for item in before if item.kind != "oru"]) if is_another else ())
         reports = [report for kind in ("sr", "sr3d", "text") for report in bench.objects(after, kind)]
-        replaced = set[str]().union(*map(predecessors, reports))
-        assert replaced <= uids(before)
+        predecessors = {uid for report in reports for uid in replaced(report)}
+        assert predecessors <= uids(before)
         if not added:
-            assert bool(replaced) == (bool(reports) and not is_another)
+            assert bool(predecessors) == (bool(reports) and not is_another)
     named = {
         segment.text(5)
         for item in second
@@ -507,73 +500,29 @@ def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> N
     assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
 
 
-def fetch(service: Service, path: str) -> str:
-    with urllib.request.urlopen(f"http://{LOOPBACK}:{service.http_port}{path}", timeout=30) as answer:
-        return str(answer.read().decode())
-
-
-def test_a_rejection_has_a_reason_and_a_time(tmp_path: Path) -> None:
-    bench, wrong, right = Bench(tmp_path), film("wrong"), film("right")
-    for received in (wrong, right, highdicom_note(wrong)):
-        bench.receive(received)
-
-    found = rejections_of(bench.spool.study(STUDY).instances)
-
-    note = next(item for item in bench.spool.study(STUDY).instances if item.sop_instance_uid == "1.2.3.4.8")
-    assert found.keys() == {str(wrong.SOPInstanceUID)}
-    [rejected] = found.values()
-    assert (rejected.code, rejected.meaning, rejected.at) == (
-        "113001",
-        "Rejected for Quality Reasons",
-        note.received_at,
-    )
-
-
-def test_rejected_films_are_counted_once_by_reason(tmp_path: Path) -> None:
-    bench, wrong = Bench(tmp_path), film("wrong")
+def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
+    settings, wrong = settings_for(tmp_path / "node", archive_port=104), film("wrong")
+    bench, uid = Bench(settings.storage.directory), str(wrong.SOPInstanceUID)
+    browser = pages_of(parts_of(settings, bench.spool), user="reader")
     bench.receive(wrong)
     bench.round()
+    before = browser.get(f"/studies/{STUDY}?film={uid}").text
     bench.receive(highdicom_note(wrong))
     bench.round()
-    bench.receive(highdicom_note(wrong, uid="1.2.3.4.10"))
-    bench.round()
 
-    counted = samples(bench.steps.metrics.registry, "cxr_films_rejected_total")
+    [line] = browser.get("/api/v1/studies").json()["studies"]
+    [shown] = [item for item in browser.get(f"/api/v1/studies/{STUDY}").json()["films"] if item["uid"] == uid]
+    worklist, page = browser.get("/").text, browser.get(f"/studies/{STUDY}?film={uid}").text
+    explained = explain_uid(str(STUDY), settings)
 
-    assert {reason: count for (reason,), count in counted.items()} == {
-        "quality": 1.0,
-        "patient_safety": 0.0,
-        "worklist": 0.0,
-        "retention": 0.0,
-    }
-
-
-@pytest.mark.drill(part="objects")
-def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
-    wrong = films.thumbnail()
-    uid = wrong.SOPInstanceUID
-    with (
-        peers.ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port)) as service,
-    ):
-        assert peers.send(wrong, port=service.dicom_port) == 0
-        service.wait_for("study.finished")
-        before = fetch(service, f"/studies/{STUDY}?film={uid}")
-        assert peers.send(highdicom_note(wrong), port=service.dicom_port) == 0
-        service.wait_for("study.finished", count=2)
-        [line] = json.loads(fetch(service, "/api/v1/studies"))["studies"]
-        detail = json.loads(fetch(service, f"/api/v1/studies/{STUDY}"))
-        queue = json.loads(fetch(service, "/api/v1/review"))
-        worklist, page = fetch(service, "/"), fetch(service, f"/studies/{STUDY}?film={uid}")
-        explained = run_command("explain", STUDY, service.settings_path).stdout
-        service.stop()
-
-    [shown] = [item for item in detail["films"] if item["uid"] == uid]
     assert 'class="finding ' in before
     assert 'class="finding ' not in page
     assert "Rejected for Quality Reasons (113001 DCM)" in page
     assert (shown["status"], shown["rejected"]["code"]) == ("rejected", "113001")
+    [rejected] = rejections_of(bench.spool.study(str(STUDY)).instances).values()
+    note = next(item for item in bench.spool.study(STUDY).instances if item.sop_instance_uid == "1.2.3.4.8")
+    assert (rejected.code, rejected.at) == ("113001", note.received_at)
     assert (line["read"], line["rejected"], line["marks"]) == (0, 1, [])
     assert "1 rejected" in worklist
-    assert queue["films"] == []
-    assert "rejected by the archive" in explained
+    assert browser.get("/api/v1/review").json()["films"] == []
+    assert "rejected" in {found.film: found.outcome for found in explained.received}[uid]

@@ -1,14 +1,19 @@
-"""Texts that are none, that turn others around, or that nobody sees: what outputs copy, and what the node says."""
+"""Patient, study and all other texts: copied in any script and never trusted, nor what turns others or is unseen."""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Final
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydicom import dcmread
 from pydicom.datadict import dictionary_VR
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.filereader import read_dataset
 from pydicom.tag import Tag
@@ -18,16 +23,18 @@ from models.manifest import MANIFEST, read_manifest
 from node.answers.questions import understand
 from node.commands.ask import questions_of
 from node.dicom import drawn, header_reading
-from node.domain import JsonObject, Note
+from node.domain import GroundedSentence, JsonObject, Note, Report
 from node.errors import ConfigError
 from node.hl7.text import read
 from node.outputs import oru, patient, writers
+from node.outputs.document import save_bytes
 from node.outputs.parts import divide
+from node.outputs.sr import report as sr
 from node.read import prompts
 from node.store import correction
 from node.web.corrections import NewCorrection
 from node.web.forms import NewQuestions
-from tests.support import films, samples
+from tests.support import films, samples, validators
 
 LONG_HEADS: Final = frozenset(("OB", "SQ", "UN", "UT"))
 TURNED: Final = [chr(code) for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))]
@@ -75,13 +82,8 @@ def test_what_is_no_text_is_left_empty_with_a_note(tmp_path: Path, keyword: str,
 
     assert patient.read_text(header, keyword) == patient.whole_text(header, keyword) == ""
     assert target.get(keyword, "") in ("", None)
-    is_text = vr == "LO" and keyword not in films_texts()
+    is_text = vr == "LO" and dictionary_VR(keyword) not in ("SH", "LO", "PN")  # a wrong date or age has no note
     assert is_text or {Note.IDENTIFIER_LEFT_OUT, Note.TEXT_LEFT_OUT} & {*film.notes, *notes}
-
-
-def films_texts() -> frozenset[str]:
-    """The copied attributes whose value is free text; a wrong date or age was always left empty without a note."""
-    return frozenset(keyword for keyword in COPIED if dictionary_VR(keyword) in ("SH", "LO", "PN"))
 
 
 @pytest.mark.parametrize("keyword", ["PatientName", "StudyDate"])
@@ -100,6 +102,105 @@ def test_no_writer_fails_over_such_a_value(tmp_path: Path, keyword: str, vr: str
     assert not division.unclear
     assert len(written) > 1
     assert next(read(message).named("PID")).text(5) in ("", "CompressedSamples")
+
+
+ONE = samples.report(samples.film(findings=(samples.finding(), samples.absent())))
+
+
+def written(of: Report, *headers: Dataset) -> Dataset:
+    """Write a report on one film, and read it back from its bytes."""
+    [dataset] = samples.datasets(sr.write, of, samples.sources(*(headers or (samples.cr(1),))), samples.BERLIN)
+    return dcmread(BytesIO(save_bytes(dataset)))
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("chrJapMulti.dcm", "やまだ^たろう"),
+        ("chrKoreanMulti.dcm", "김희중"),
+        ("chrH31.dcm", "Yamada^Tarou=山田^太郎=やまだ^たろう"),
+        ("chrH32.dcm", "ﾔﾏﾀﾞ^ﾀﾛｳ=山田^太郎=やまだ^たろう"),
+        ("chrX2.dcm", "Wang^XiaoDong=王^小东"),
+    ],
+)
+def test_names_in_other_scripts_survive(file: str, name: str) -> None:
+    dataset = written(ONE, samples.named(file))
+
+    assert dataset.SpecificCharacterSet == "ISO_IR 192"
+    assert str(dataset.PatientName) == name
+    assert validators.dciodvfy(dataset) == []
+    assert validators.dsrdump(dataset) == []
+
+
+def test_what_a_film_does_not_say_is_left_empty() -> None:
+    dataset = written(ONE, samples.bare(1))
+
+    for keyword in ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"):
+        assert keyword in dataset
+        assert not dataset[keyword].value
+
+
+def test_the_film_that_says_most_describes_the_patient() -> None:
+    of, headers = samples.report(samples.film(1), samples.film(3)), samples.sources(samples.bare(1), samples.cr(3))
+
+    datasets = samples.datasets(sr.write, of, headers, samples.BERLIN)
+
+    assert [dataset.PatientID for dataset in datasets] == ["4711"] * 3  # on each film, and on the study
+
+
+@pytest.mark.filterwarnings("ignore:.*encod:UserWarning")  # pydicom says that bytes do not fit their character set
+def test_broken_patient_attributes_are_left_out() -> None:
+    header = samples.cr(1)
+    for keyword, vr, value in (
+        ("PatientName", "PN", b"A" * 70 + b"^B\x1b[31m\\other^name"),
+        ("PatientID", "LO", b"X" * 100 + b"\\second"),
+        ("PatientBirthDate", "DA", b"20240230"),
+        ("PatientSex", "CS", b"male"),
+        ("PatientAge", "AS", b"45 years"),
+        ("PatientWeight", "DS", b"heavy"),
+        ("PatientSize", "DS", b"nan"),
+        ("StudyDate", "DA", b"1993.08.22"),
+        ("StudyTime", "TM", b"25:61"),
+        ("AccessionNumber", "SH", b"01234567890123456789"),
+        ("StudyDescription", "LO", b"line\x00 one\r\nline two"),
+    ):
+        _put(header, keyword, vr, value)
+
+    dataset = written(ONE, header)
+
+    assert validators.dciodvfy(dataset) == []
+    assert (dataset.PatientBirthDate, dataset.PatientSex, dataset.StudyTime) == ("", "", "")
+    assert (dataset.PatientName, dataset.PatientID, dataset.AccessionNumber) == ("", "", "")
+    assert dataset.StudyDate == "19930822"
+    left_out = {"PatientAge", "PatientWeight", "PatientSize", "StudyDescription"}
+    assert not left_out & {element.keyword for element in dataset}
+
+
+@pytest.mark.filterwarnings("ignore:.*encod:UserWarning")
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.dictionaries(
+        st.sampled_from(("PatientName", "PatientID", "PatientBirthDate", "StudyTime", "PatientSex", "PatientWeight")),
+        st.binary(max_size=90),
+    ),
+    said=st.text(min_size=1, max_size=300).filter(str.strip),
+)
+def test_no_bytes_and_no_sentence_can_stop_the_report(values: dict[str, bytes], said: str) -> None:
+    header = samples.cr(1)
+    for keyword, value in values.items():
+        _put(header, keyword, header[keyword].VR if keyword in header else "DS", value)
+    sentence = GroundedSentence(text=said, prompt="left_lung", score=0.5, boxes=())
+
+    dataset = written(
+        samples.report(replace(samples.film(findings=(samples.finding(sentence=0),)), sentences=(sentence,))), header
+    )
+
+    assert dataset.StudyInstanceUID == samples.STUDY
+
+
+def _put(header: Dataset, keyword: str, vr: str, value: bytes) -> None:
+    """Put bytes into a header as a file would."""
+    header[keyword] = RawDataElement(Tag(keyword), vr, len(value), value, 0, False, True)
 
 
 @pytest.mark.parametrize("sign", TURNED, ids=ascii)

@@ -15,9 +15,9 @@ import pytest
 from pydicom.dataset import Dataset
 
 from models.documents import encode
-from node.domain import About, Delivery, Film, OutputObject
+from node.domain import About, Assessment, Delivery, Film, OutputObject, ReaderMark, Subject
 from node.jobs import gathering
-from node.outputs import document
+from node.outputs import document, oru, report_txt
 from node.outputs.writers import numbered, write_objects
 from node.store.correction import Correction, CorrectionKind
 from node.store.rounds import RoundMark
@@ -113,21 +113,6 @@ def test_versions_of_the_ratio_and_of_the_study_are_told_too() -> None:
 
 
 @pytest.mark.drill(part="objects")
-@pytest.mark.parametrize("kind", ["sr", "sr3d", "text"])
-@pytest.mark.parametrize("is_found", [(True, False, True), (False, True, False)])
-def test_a_report_of_text_counts_after_one_with_boxes(kind: str, is_found: tuple[bool, ...]) -> None:
-    """All findings were rejected, or the first was added: it is the next version, in the same series."""
-    turns = [(surer(1) if found else samples.film(findings=(absent(),)),) for found in is_found]
-
-    rounds = written_in_turn(*turns, kinds=(kind,))
-
-    reports = [dataset for outputs in rounds for output, dataset in outputs if output.subject.about is not About.RATIO]
-    assert [stated_version(dataset) for dataset in reports] == [1, 2, 3]
-    assert [int(dataset.InstanceNumber) for dataset in reports] == [1, 2, 3]
-    assert len({(str(dataset.SeriesInstanceUID), int(dataset.SeriesNumber)) for dataset in reports}) == 1
-
-
-@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize(
     ("kind", "is_found"),
     [("text", (True, True, False)), ("sr", (True, False, True, False)), ("sr3d", (False, True, False))],
@@ -163,7 +148,6 @@ def test_what_says_the_same_stays_one_object_with_its_number() -> None:
         assert document.save_bytes(objects[0]) == document.save_bytes(objects[1])
 
 
-@pytest.mark.drill(part="objects")
 @pytest.mark.parametrize(
     ("numbers", "first", "late"),
     [
@@ -175,34 +159,12 @@ def test_what_says_the_same_stays_one_object_with_its_number() -> None:
 )
 def test_states_of_all_films_share_one_series(numbers: dict[int, int | None], first: list[int], late: int) -> None:
     """A film that comes late has a number above that of the film that was there, and so has each later version."""
-    film, second = surer(1), replace(surer(1), source=samples.film_uid(2))
+    only, second = surer(1), replace(surer(1), source=samples.film_uid(2))
 
-    rounds = written_in_turn((film,), (film, second), (surer(2), second), kinds=("gsps",), numbers=numbers)
+    rounds = written_in_turn((only,), (only, second), (surer(2), second), kinds=("gsps",), numbers=numbers)
 
     found = [[int(dataset.InstanceNumber) for _, dataset in outputs] for outputs in rounds]
     assert found == [first, [*first, late], [late + 1, late]]
-
-
-def test_films_of_one_round_get_different_numbers() -> None:
-    both = [(surer(version), replace(surer(version), source=samples.film_uid(2))) for version in (1, 2)]
-
-    rounds = written_in_turn(*both, kinds=("gsps", "sc"))
-
-    for kind in ("gsps", "sc"):
-        by_series: dict[str, list[int]] = {}
-        for output, dataset in (pair for outputs in rounds for pair in outputs if pair[0].kind == kind):
-            by_series.setdefault(output.series_instance_uid, []).append(int(dataset.InstanceNumber))
-        assert all(numbers == sorted(set(numbers)) for numbers in by_series.values()), kind
-
-
-def test_the_description_of_a_state_stays_within_its_length() -> None:
-    nothing = [(samples.film(findings=(replace(absent(), probability=n / 1000),)),) for n in range(2)]
-    rounds = written_in_turn(*(nothing[n % 2] for n in range(2)), kinds=("gsps",))
-
-    words = str(rounds[-1][0][1].ContentDescription)
-
-    assert words == "AI RESEARCH - NOT FOR DIAGNOSIS: no finding drawn"  # no probability is in a state: it is the same
-    assert len(f"{words}, version 9999") <= 64
 
 
 FILM = film("first")
@@ -313,3 +275,100 @@ def test_notes_of_every_origin_are_in_order_in_their_series(tmp_path: Path) -> N
     assert len(notes) == 3
     assert len({str(note.SeriesInstanceUID) for note in notes}) == 1
     assert [int(note.InstanceNumber) for note in notes] == [1, 2, 3]
+
+
+# What a reader said of one film stands in no text that is about another: a film's objects speak of that film.
+
+MARK = ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2026, 11, 23, tzinfo=UTC))
+WITHOUT = "without review by a person"
+WITH = "with corrections by a reader"
+
+
+def accepted(read: Film) -> Film:
+    first, *others = read.findings
+    return replace(read, findings=(replace(first, reader=MARK), *others))
+
+
+def rejected(read: Film) -> Film:
+    return replace(read, findings=(replace(absent(), reader=replace(MARK, what=Assessment.REJECTED)),))
+
+
+def reworded(read: Film) -> Film:
+    first, *others = read.sentences
+    worded = replace(first, by="reader", reader=replace(MARK, what=Assessment.REWORDED))
+    return replace(read, sentences=(worded, *others))
+
+
+OTHERS = {
+    "with a finding": replace(samples.film(2, findings=(finding(), absent())), ratio=samples.ratio()),
+    "without a finding": samples.film(2, findings=(absent(),)),
+    "not read": unread(2),
+}
+FIRST = replace(samples.film(1, findings=(finding(), absent())), ratio=samples.ratio())
+TEXTS = ("sr", "sr3d", "text", "gsps")  # a drawn film takes longer, and says nothing of other films
+
+
+def texts(dataset: Dataset) -> str:
+    return " ".join(said(dataset).split()) if "ContentSequence" in dataset else ""
+
+
+def by_object(*of: tuple[Film, ...], kinds: tuple[str, ...] = TEXTS) -> list[dict[tuple[Subject, str], Dataset]]:
+    """The objects of each round, by what they are about and by their UID."""
+    return [
+        {(output.subject, output.sop_instance_uid): dataset for output, dataset in outputs}
+        for outputs in written_in_turn(*of, kinds=kinds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("correct", "other"),
+    [(accepted, OTHERS["with a finding"]), (rejected, OTHERS["without a finding"]), (reworded, OTHERS["not read"])],
+)
+def test_a_correction_makes_a_version_of_its_film_and_of_no_other(correct: Callable[[Film], Film], other: Film) -> None:
+    before, after = by_object((FIRST, other), (correct(FIRST), other))
+
+    of_other = {about for about in before if about[0].film == other.source}
+    assert of_other == {about for about in after if about[0].film == other.source}
+    assert of_other or not other.is_read
+    assert {stated_version(after[about]) for about in of_other} <= {1}
+    assert not [texts(after[about]) for about in of_other if WITH in texts(after[about])]
+    own = Subject(about=About.FILM, film=FIRST.source)
+    new = [texts(after[about]) for about in after.keys() - before.keys() if about[0] == own]
+    assert [WITH in text for text in new if text] == [True, True, True]  # sr, sr3d and text
+
+
+@pytest.mark.parametrize("correct", [accepted, rejected, reworded])
+def test_a_ratio_that_nobody_corrected_stays_as_it_was(correct: Callable[[Film], Film]) -> None:
+    before, after = by_object((FIRST,), (correct(FIRST),), kinds=("sr", "sr3d"))
+
+    of_ratio = {about for about in before if about[0].about is About.RATIO}
+    assert len(of_ratio) == 2
+    assert of_ratio == {about for about in after if about[0].about is About.RATIO}
+    assert all(WITHOUT in texts(after[about]) for about in of_ratio)
+
+
+WHOLE = {
+    "nobody": ((FIRST, samples.film(2)), WITHOUT),
+    "all films": ((accepted(FIRST), reworded(samples.film(2))), f"{WITH}, who did not verify it"),
+    "the only film": ((accepted(FIRST),), f"{WITH}, who did not verify it"),
+    "one film": ((accepted(FIRST), samples.film(2)), f"{WITH} on film 1 of 2, who did not verify it"),
+    "two films": (
+        (accepted(FIRST), unread(2), reworded(samples.film(3))),
+        f"{WITH} on films 1 and 3 of 3, who did not verify it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("films", "expected"), WHOLE.values(), ids=WHOLE)
+def test_a_text_on_several_films_names_the_corrected(films: tuple[Film, ...], expected: str) -> None:
+    of = report(*films)
+    headers = samples.sources(*(cr(number) for number in range(1, 4)))
+    _, message = oru.write(of, headers, BERLIN, order=None, documents=[])
+    [study] = by_object(films, kinds=("text",))
+
+    found = [report_txt.render(of), *(texts(study[about]) for about in study if not about[0].film)]
+    assert [expected in text for text in found] == [True] * len(found)
+    # A message breaks its lines after some 90 characters; the end of the sentence stands in another line.
+    assert expected.split(", who")[0] in " ".join(
+        line.split("|")[5].strip() for line in message.decode().split("\r") if line.startswith("OBX") and "|TX|" in line
+    )
