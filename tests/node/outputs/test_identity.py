@@ -274,11 +274,7 @@ def order(
 MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
     "its own": ({}, [order()], "PL1"),
     "its own of 19 characters": ({"AccessionNumber": LONG}, [order(LONG)], "PL1"),
-    "cut at 16 it would be another's": (
-        {"AccessionNumber": LONG},
-        [order(LONG[:16], "P-2", placer="PL2"), order(LONG)],
-        "PL1",
-    ),
+    "cut at 16 another's": ({"AccessionNumber": LONG}, [order(LONG[:16], "P-2", placer="PL2"), order(LONG)], "PL1"),
     "cut at 16 alone": ({"AccessionNumber": LONG}, [order(LONG[:16])], ""),
     "blanks merged": ({"AccessionNumber": "A  17"}, [order("A 17")], ""),
     "inner blanks": ({"AccessionNumber": "A  17"}, [order("A  17")], "PL1"),
@@ -306,11 +302,7 @@ MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
     "cancelled for another patient": ({}, [order(), order(patient="P-2", placer="PL2", control="CA")], "PL1"),
     "moved to another patient": ({}, [order(), order(patient="P-2")], ""),
     "changed": ({}, [order(), order(placer="PL3")], "PL3"),
-    "two studies of one number": (
-        {},
-        [order(study="1.2.3"), order(study="1.2.4", placer="PL2")],
-        "",
-    ),
+    "two studies of one number": ({}, [order(study="1.2.3"), order(study="1.2.4", placer="PL2")], ""),
 }
 
 
@@ -361,69 +353,50 @@ def film_names(message: Message, uids: Mapping[str, str]) -> set[str]:
     return {uids[segment.text(5)] for segment in message.named("OBX") if segment.text(3, 2) == oru.FILM[1]}
 
 
-NAMED: Final[Changes] = {**NOBODY, "PatientName": "Xiang^Xu"}
 ROE: Final[Changes] = {**X, "PatientID": "UNKNOWN", "PatientName": "Roe^Jane"}
 DOE: Final[Changes] = {**X, "PatientID": "UNKNOWN", "PatientName": "Doe^John", "PatientBirthDate": "19900101"}
+X2: Final[Changes] = {**X, "AccessionNumber": "A-2"}
+XIANG, YILMAZ = ({**NOBODY, "PatientName": name} for name in ("Xiang^Xu", "Yilmaz^Yasar"))
+OF_G, OF_H = ({**X, "IssuerOfPatientID": issuer} for issuer in ("G", "H"))
+UNREQUESTED, NOBODY_UNREQUESTED = ({**film, "AccessionNumber": ""} for film in (X, NOBODY))
+LONG_1, LONG_2 = ({**X, "PatientID": f"{'7' * 70}{end}"} for end in "12")
+LONG_A, LONG_B = ({**X, "AccessionNumber": f"{LONG}{end}"} for end in "AB")
+BY_REQUEST_1, BY_REQUEST_2 = (
+    {**UNREQUESTED, "RequestAttributesSequence": requested(AccessionNumber=number)} for number in ("A-1", "A-2")
+)
 # films; the parts, by their films; the films that belong to none
 RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "names do not count": ({"a": X, "b": {**X, "PatientName": "Xiang^X", "PatientBirthDate": ""}}, "ab", ""),
     "the case of a number counts": ({"a": X, "b": {**X, "PatientID": "p-1"}}, "a b", ""),
     "blanks inside count": ({"a": {**X, "PatientID": "12  3"}, "b": {**X, "PatientID": "12 3"}}, "a b", ""),
     "padding does not count": ({"a": X, "b": {**X, "PatientID": " P-1 "}}, "ab", ""),
-    "an issuer on one": ({"a": X, "b": {**X, "IssuerOfPatientID": "H"}}, "ab", ""),
-    "another issuer": ({"a": {**X, "IssuerOfPatientID": "G"}, "b": {**X, "IssuerOfPatientID": "H"}}, "a b", ""),
-    "no issuer beside two": (
-        {"a": {**X, "IssuerOfPatientID": "G"}, "b": {**X, "IssuerOfPatientID": "H"}, "c": X},
-        "a b",
-        "c",
-    ),
-    "long numbers that differ at the end": (
-        {"a": {**X, "PatientID": "7" * 70 + "1"}, "b": {**X, "PatientID": "7" * 70 + "2"}},
-        "a b",
-        "",
-    ),
+    "an issuer on one": ({"a": X, "b": OF_H}, "ab", ""),
+    "another issuer": ({"a": OF_G, "b": OF_H}, "a b", ""),
+    "no issuer beside two": ({"a": OF_G, "b": OF_H, "c": X}, "a b", "c"),
+    "long numbers that differ at the end": ({"a": LONG_1, "b": LONG_2}, "a b", ""),
     "two values are another than the first": ({"a": X, "b": {**X, "PatientID": ["P-1", "P-2"]}}, "a b", ""),
     "a number that is null in HL7": ({"a": X, "b": {**NOBODY, "PatientID": '""'}}, "ab", ""),
     "nobody beside one": ({"a": X, "b": NOBODY}, "ab", ""),
-    "nobody, with the same name": ({"a": X, "b": NAMED}, "ab", ""),
+    "nobody, with the same name": ({"a": X, "b": XIANG}, "ab", ""),
     "nobody, with the name in capitals": ({"a": X, "b": {**NOBODY, "PatientName": "XIANG^XU^^"}}, "ab", ""),
-    "nobody, with another name": ({"a": X, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}}, "a", "b"),
+    "nobody, with another name": ({"a": X, "b": YILMAZ}, "a", "b"),
     "nobody, with another date of birth": ({"a": X, "b": {**NOBODY, "PatientBirthDate": "19600101"}}, "a", "b"),
     "nobody, with another number": ({"a": X, "b": {**NOBODY, "AccessionNumber": "A-2"}}, "a", "b"),
-    "nobody, without a number": ({"a": X, "b": {**NOBODY, "AccessionNumber": ""}}, "ab", ""),
-    "nobody beside two numbers": (
-        {"a": X, "b": {**X, "AccessionNumber": "A-2"}, "c": {**NOBODY, "AccessionNumber": ""}},
-        "a b",
-        "c",
-    ),
-    "nobody, with one of two numbers": ({"a": X, "b": {**X, "AccessionNumber": "A-2"}, "c": NOBODY}, "ac b", ""),
-    "nobody, with the name of one of two": ({"a": X, "b": Y, "c": NAMED}, "a b", "c"),
-    "another accession number": ({"a": X, "b": {**X, "AccessionNumber": "A-2"}}, "a b", ""),
-    "long accession numbers that differ at the end": (
-        {"a": {**X, "AccessionNumber": LONG}, "b": {**X, "AccessionNumber": f"{LONG[:-1]}X"}},
-        "a b",
-        "",
-    ),
+    "nobody, without a number": ({"a": X, "b": NOBODY_UNREQUESTED}, "ab", ""),
+    "nobody beside two numbers": ({"a": X, "b": X2, "c": NOBODY_UNREQUESTED}, "a b", "c"),
+    "nobody, with one of two numbers": ({"a": X, "b": X2, "c": NOBODY}, "ac b", ""),
+    "nobody, with the name of one of two": ({"a": X, "b": Y, "c": XIANG}, "a b", "c"),
+    "another accession number": ({"a": X, "b": X2}, "a b", ""),
+    "long accession numbers that differ at the end": ({"a": LONG_A, "b": LONG_B}, "a b", ""),
     "another patient, the same accession number": ({"a": X, "b": {**Y, "AccessionNumber": "A-1"}}, "a b", ""),
-    "no number beside one": ({"a": X, "b": {**X, "AccessionNumber": ""}}, "ab", ""),
-    "no number beside two": (
-        {"a": X, "b": {**X, "AccessionNumber": "A-2"}, "c": {**X, "AccessionNumber": ""}},
-        "a b c",
-        "",
-    ),
+    "no number beside one": ({"a": X, "b": UNREQUESTED}, "ab", ""),
+    "no number beside two": ({"a": X, "b": X2, "c": UNREQUESTED}, "a b c", ""),
     "no number of the other patient": ({"a": X, "b": {**Y, "AccessionNumber": ""}}, "a b", ""),
-    "numbers in the requests": (
-        {
-            "a": {**X, "AccessionNumber": "", "RequestAttributesSequence": requested(AccessionNumber="A-1")},
-            "b": {**X, "AccessionNumber": "", "RequestAttributesSequence": requested(AccessionNumber="A-2")},
-        },
-        "a b",
-        "",
-    ),
+    "numbers in the requests": ({"a": BY_REQUEST_1, "b": BY_REQUEST_2}, "a b", ""),
     "nobody at all": ({"a": NOBODY, "b": NOBODY}, "ab", ""),
-    "names alone": ({"a": NAMED, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}}, "a b", ""),
-    "names alone, and nobody": ({"a": NAMED, "b": {**NOBODY, "PatientName": "Yilmaz^Yasar"}, "c": NOBODY}, "a b", "c"),
-    "one name alone, and nobody": ({"a": NAMED, "b": NOBODY}, "ab", ""),
+    "names alone": ({"a": XIANG, "b": YILMAZ}, "a b", ""),
+    "names alone, and nobody": ({"a": XIANG, "b": YILMAZ, "c": NOBODY}, "a b", "c"),
+    "one name alone, and nobody": ({"a": XIANG, "b": NOBODY}, "ab", ""),
     "a number that is nobody's, twice": ({"a": ROE, "b": {**DOE, "PatientID": "unknown "}}, "a b", ""),
     "a number that is nobody's, one person": ({"a": ROE, "b": {**ROE, "PatientID": "0"}}, "ab", ""),
     "a number that is nobody's beside one": ({"a": X, "b": {**X, "PatientID": "UNKNOWN"}}, "ab", ""),
@@ -492,6 +465,17 @@ def test_nameless_patients_of_a_study_are_not_one(node: Node) -> None:
 
     assert len({said_in(message, "PID", 3) for message in messages}) == len(messages) == 2
     assert {said_in(message, "PID", 5) for message in messages} == {"Xiang", "Yilmaz"}
+
+
+def test_a_number_that_is_nobodys_describes_no_patient_who_has_one(tmp_path: Path) -> None:
+    """Also where its film says more of the patient than the others do."""
+    node = Node(tmp_path, "oru")
+    node.receive("a", **{**X, "PatientBirthDate": ""})
+    node.receive("b", **{**X, "PatientID": "UNKNOWN"})
+
+    [message] = node.messages(node.round())
+
+    assert said_in(message, "PID", 3) == "P-1"
 
 
 @pytest.fixture
@@ -734,25 +718,18 @@ def test_an_unclear_film_goes_on_when_the_other_is_rejected(unclear: Node) -> No
 
 
 # what the second of two films says at first, and what its next version says; the messages then
+STAYS: Final = ("P-1", "A-1", "P")
 MOVED: Final[dict[str, tuple[Changes, Changes, list[tuple[str, str, str]]]]] = {
-    "another patient": (X, Y, [("P-1", "A-1", "P"), ("P-2", "A-2", "P")]),
-    "a third patient": (
-        Y,
-        {**Y, "PatientID": "P-3"},
-        [("P-2", "A-2", "X"), ("P-1", "A-1", "P"), ("P-3", "A-2", "P")],
-    ),
-    "the patient of the other": (Y, X, [("P-2", "A-2", "X"), ("P-1", "A-1", "P")]),
-    "another accession number": (
-        {**X, "AccessionNumber": "A-2"},
+    "another patient": (X, Y, [STAYS, ("P-2", "A-2", "P")]),
+    "a third patient": (Y, {**Y, "PatientID": "P-3"}, [("P-2", "A-2", "X"), STAYS, ("P-3", "A-2", "P")]),
+    "the patient of the other": (Y, X, [("P-2", "A-2", "X"), STAYS]),
+    "another request": (
+        X2,
         {**X, "AccessionNumber": "A-3"},
-        [("P-1", "A-2", "X"), ("P-1", "A-1", "P"), ("P-1", "A-3", "P")],
+        [("P-1", "A-2", "X"), STAYS, ("P-1", "A-3", "P")],
     ),
-    "another name": (Y, {**Y, "PatientName": "Yilmaz^Y"}, [("P-1", "A-1", "P"), ("P-2", "A-2", "P")]),
-    "unclear by now": (
-        {**X, "AccessionNumber": "A-2"},
-        {**NOBODY, "PatientName": "Yilmaz^Yasar"},
-        [("P-1", "A-2", "X"), ("P-1", "A-1", "P")],
-    ),
+    "another name": (Y, {**Y, "PatientName": "Yilmaz^Y"}, [STAYS, ("P-2", "A-2", "P")]),
+    "unclear by now": (X2, YILMAZ, [("P-1", "A-2", "X"), STAYS]),
 }
 
 
