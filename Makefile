@@ -12,7 +12,7 @@
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
 #   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
-#   make chaos    kill -9, full disks, databases and archives that go away, under load; half an hour, nothing may be lost
+#   make chaos    kill -9, a full disk, archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
 #   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered

@@ -3,7 +3,7 @@
 On the acceptor's side `PduSocket` replaces pynetdicom's socket: it reads whole PDUs, each within a time limit, and does
 not trust declared lengths. `MessageProvider` puts messages together. `RequestProvider` sends the node's own requests.
 The acceptor's functions decide about the length of messages and where datasets go.
-interoperability §8 says for each part of this file what pynetdicom does instead.
+The docstring of each part says what pynetdicom does instead (interoperability §8).
 tests/node/net/test_pynetdicom_adapter.py fails at another version, and where another file uses an internal.
 """
 
@@ -72,7 +72,8 @@ OnAborted = Callable[[str], None]
 class MessageProvider(DIMSEServiceProvider):
     """Assembles the messages of one association fragment by fragment.
 
-    pynetdicom collects each message in memory, however long it gets, and passes it on when it is complete.
+    pynetdicom collects each message in memory, or in a file of the system's folder, however long it gets and in however
+    many fragments, and passes it on when it is complete.
 
     open_dataset: returns the file for the dataset of a C-STORE request, of its command and context, None if that was
     not accepted; if it raises, the association is aborted
@@ -145,8 +146,8 @@ class MessageProvider(DIMSEServiceProvider):
     def _check_order(self, context_id: int, fragment: memoryview) -> None:
         """Raise ValueError for a fragment that does not continue the current message (PS3.7 6.3.1, PS3.8 E.2).
 
-        All fragments come in one context, the command first. Otherwise an object would get another object's name or
-        syntax.
+        All fragments come in one context, the command first. Otherwise, as in pynetdicom, an object would get another
+        object's name or syntax.
         """
         if self.message is None:
             self._context_id = context_id
@@ -178,7 +179,10 @@ class MessageProvider(DIMSEServiceProvider):
         return None, None
 
     def send_msg(self, primitive: DimsePrimitiveType, context_id: int) -> None:
-        """Send an answer. The peer's silence counts from here: until now it has waited for the node."""
+        """Send an answer. The peer's silence counts from here: until now it has waited for the node.
+
+        pynetdicom counts it from the last PDU that it received.
+        """
         super().send_msg(primitive, context_id)
         self._answers += 1
         self.dul._idle_timer.restart()
@@ -207,7 +211,9 @@ def fragments(pdu: memoryview) -> Iterator[tuple[int, memoryview]]:
 class PduSocket(AssociationSocket):
     """The connection of one association, read in large pieces and limited time.
 
-    While a request is not answered nothing is read, so that a sender cannot run ahead of the disk.
+    While a request is not answered nothing is read, so that a sender cannot run ahead of the disk. pynetdicom reads on,
+    asks 1,000 times a second by `select` whether something has come, reads pieces of 4 KiB, trusts the length that a
+    PDU declares, and waits for the rest without limit.
 
     request_end: the time (of `time.monotonic`) by which a PDU must have arrived before the association is admitted
     idle_seconds: the limit for each PDU afterwards, in both directions
@@ -418,7 +424,10 @@ def silence() -> None:
 
 
 def make_association(handler: RequestHandler) -> Association:
-    """Make the association of an accepted connection; it cannot read or send before `attach`."""
+    """Make the association of an accepted connection; it cannot read or send before `attach`.
+
+    pynetdicom makes one for a connection that is silent, too, after a TLS handshake in the thread that accepts.
+    """
     association = handler._create_association()
     association.dul.event_queue.get_nowait()  # the socket made there has announced the connection; ours does, too
     return association
@@ -452,7 +461,10 @@ def admit(association: Association) -> None:
 
 
 def reject(association: Association, answer: tuple[int, int, int]) -> None:
-    """Answer an association request with result, source and reason (PS3.8 9.3.4); only while it is handled."""
+    """Answer an association request with result, source and reason (PS3.8 9.3.4); only while it is handled.
+
+    pynetdicom admits a caller if the handler of its request raises.
+    """
     association.acse.send_reject(*answer)
     association.kill()
 
@@ -464,7 +476,10 @@ def close_port(server: AssociationServer) -> None:
 
 
 def send_at_once(association: Association) -> None:
-    """Disable Nagle's algorithm: together with delayed acknowledgment at the peer it costs 40 ms per object."""
+    """Disable Nagle's algorithm: together with delayed acknowledgment at the peer it costs 40 ms per object.
+
+    pynetdicom never does.
+    """
     connection = association.dul.socket
     plain = None if connection is None else connection.socket
     if plain is not None:

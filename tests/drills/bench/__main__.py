@@ -1,6 +1,6 @@
 """Runnable: how fast this program is, part by part, beside its peers; for `docs/operate/speed.md` and `growth.md`.
 
-    python -m tests.drills.bench [--quick] [--only report,question] [--films 1,4,16] [--rounds 5] [--threads N]
+    python -m tests.drills.bench [--quick] [--only report,receive] [--films 1,4,16] [--rounds 5] [--threads N]
                                  [--model DIR] [--runtimes torch-cuda:float16,onnx]
 
 The parts, in their order:

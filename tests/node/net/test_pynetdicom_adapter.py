@@ -48,7 +48,7 @@ def test_the_adapter_is_written_for_the_installed_version() -> None:
 
     assert installed == written_for, (
         f"{ADAPTER} was written for pynetdicom {written_for}, but pynetdicom {installed} is installed; compare what "
-        "the adapter uses with the new version (interoperability §8), run the tests of receiving, then change VERSION"
+        "the adapter uses, by its docstrings, with the new version, run the tests of receiving, then change VERSION"
     )
 
 
