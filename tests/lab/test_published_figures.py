@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 import pytest
@@ -329,7 +329,8 @@ LABELS = PublishedLabels(
     report="The lungs are clear.",
 )
 ANALYSES = sorted((REPOSITORY / "models" / "lab" / "evaluation" / "analyses").iterdir())
-REPORT, EXPLAINED = "report_mimic", "region_explanation_imagenome"
+REPORT: Final = "report_mimic"
+EXPLAINED: Final = "region_explanation_imagenome"
 
 
 def test_texts_agree_with_numbers_computed_by_hand() -> None:

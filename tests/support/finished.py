@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
@@ -39,8 +40,8 @@ def parts_of(settings: Settings, spool: Spool | None = None, **others: object) -
     spool = spool or Spool(settings.storage.directory)
     looks = Looks(spool.directory / "looks")
     looks.close()  # nothing is looked at for as long as would be cleaned up
-    made = {"settings": settings, "spool": spool, "looks": looks, "metrics": Metrics(), "prompts": lambda: PROMPTS}
-    return WebParts(**{**made, **others})
+    made: dict[str, Any] = {"looks": looks, "metrics": Metrics(), "prompts": lambda: PROMPTS}
+    return WebParts(settings=settings, spool=spool, **{**made, **others})
 
 
 def pages_of(
@@ -125,6 +126,6 @@ class Finished:
         gathering.release(self.spool, study, gathering.waiting(self.spool, study))
         return made.id
 
-    def client(self, **user: object) -> TestClient:
-        """Return a client; user: as `pages_of` takes it."""
-        return pages_of(self.parts, **user)
+    def client(self, *, user: str = "", host: str = "127.0.0.1", role: Role = Role.ADMINISTRATOR) -> TestClient:
+        """Return a client, as `pages_of`."""
+        return pages_of(self.parts, user=user, host=host, role=role)

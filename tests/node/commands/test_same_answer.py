@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -92,15 +93,20 @@ class Node:
         _, content = self.started.service.ask("GET" if body is None else "POST", path, body, **headers)
         return cast(list[Content], content["questions"])
 
-    def report_after(self, do: Callable[[], bool]) -> Dataset:
-        """Do what makes the node send an answer, and return its structured report."""
+    def have_sent(self, answer_id: object) -> int:
+        """Have the node send an answer; returns the status."""
+        status, _ = self.started.service.ask("POST", f"/api/v1/questions/{answer_id}/send")
+        return status
+
+    def report_after(self, send: Callable[[], int | None], *, status: int) -> Dataset:
+        """Send what makes the node send an answer, and return the structured report of the answer."""
 
         def reports() -> list[Dataset]:
             found = self.started.objects(str(self.film.StudyInstanceUID), "SR")
             return [report for report in found if "answer" in report.SeriesDescription]
 
         before = len(reports())
-        assert do()
+        assert send() == status
         self.started.archive.wait_until(lambda: len(reports()) > before)
         return reports()[-1]
 
@@ -129,7 +135,7 @@ def test_every_way_of_asking_gets_the_same_answer(node: Node, capsys: pytest.Cap
     known = [entry["id"] for entry in node.ask("questions")]
     port = node.started.service.dicom_port
     reports = [
-        node.report_after(lambda stored=stored: peers.send(stored, port=port) == 0)
+        node.report_after(partial(peers.send, stored, port=port), status=0)
         for stored in (question.as_report(node.film), question.as_state(node.film))
     ]
     answers = [*asked, *(entry for entry in node.ask("questions") if entry["id"] not in known)]
@@ -138,8 +144,7 @@ def test_every_way_of_asking_gets_the_same_answer(node: Node, capsys: pytest.Cap
     assert sorted(str(answer["source"]) for answer in answers) == ["api", "dicom", "dicom", "page"]
 
     for answer in asked:
-        path = f"/api/v1/questions/{answer['id']}/send"
-        reports.append(node.report_after(lambda path=path: node.started.service.ask("POST", path)[0] == 202))
+        reports.append(node.report_after(partial(node.have_sent, answer["id"]), status=202))
     percent = str(round(100 * at_model["score"]))
     for report in reports:
         assert set(re.findall(r"AI probability (\d+) %", said(report))) == {percent}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -64,10 +64,10 @@ def node(start_node: StartNode) -> Node:
     service = start_node(change=shown).service
     earlier = taken(films.thumbnail(), "earlier", "20260101")
     later = taken(films.thumbnail(), "later", "20260301", PatientOrientation=["L", "F"])
-    of_pair = {"day": "20250101", "study": "pair", "PatientID": "P-2", "SeriesNumber": 1}
+    of_pair: dict[str, Any] = {"PatientID": "P-2", "SeriesNumber": 1}
     pair = (
-        taken(films.thumbnail(), "came first", **of_pair, InstanceNumber=2),
-        taken(films.lateral(), "came last", **of_pair, InstanceNumber=1),
+        taken(films.thumbnail(), "came first", "20250101", study="pair", **of_pair, InstanceNumber=2),
+        taken(films.lateral(), "came last", "20250101", study="pair", **of_pair, InstanceNumber=1),
     )
     service.read(earlier)
     service.read(later)
@@ -384,7 +384,7 @@ def test_pixels_that_are_not_square_are_drawn_by_their_shape(node: Node, seen: B
 def test_what_is_no_film_or_too_large_is_refused_in_place(node: Node, seen: Browsed) -> None:
     page = seen.open("/upload")
     alert = page.locator("#upload-alert")
-    page.set_input_files("#file", [{"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no film"}])
+    page.set_input_files("#file", FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"no film"))
     expect(alert).to_contain_text("notes.txt: ")
     expect(alert).to_contain_text("Choose a frontal chest X-ray as DICOM, PNG or JPEG.")
     expect(page.locator("#file")).to_be_focused()

@@ -189,8 +189,10 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_an
     assert client.get(f"{OF_FILM}/corrections").json() == {"corrections": []}
     assert len(client.get(f"{OF_FILM}/questions").json()["questions"]) == 1
     (film,) = (each for each in limited.spool.study(STUDY).instances if each.sop_instance_uid == FILM.SOPInstanceUID)
+    answerer = limited.parts.answerer()
+    assert answerer is not None
     with pytest.raises(InputError, match="113001"):  # as for an object of a workstation
-        limited.parts.answerer().ask(film, [Question(prompt="Edema")], by="", source="dicom")
+        answerer.ask(film, [Question(prompt="Edema")], by="", source="dicom")
     stored = stored_question(limited.spool, STUDY, made["id"])
     with pytest.raises(InputError, match="rejected by the archive"):
         answers.take(limited.spool, stored, destinations=limited.parts.destinations())
