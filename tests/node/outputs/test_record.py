@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -21,9 +22,9 @@ from node.domain import (
     Finding,
     FindingBox,
     GroundedSentence,
-    JsonObject,
     Note,
     Reason,
+    Report,
     Searched,
 )
 from node.outputs import impression, report_json, report_txt, wording
@@ -115,8 +116,10 @@ def test_a_damaged_record_is_refused(key: str) -> None:
         decode(Film, {name: value for name, value in whole.items() if name != key})
 
 
-def for_programs(*args: object, **kwargs: object) -> JsonObject:
-    return json.loads(json.dumps(report_json.report_to_json(*args, **kwargs)))
+def for_programs(about: Report, outputs: Sequence[str] = (), *, left_alone: Sequence[Film] = ()) -> dict[str, Any]:
+    """Return report.json as a program reads it."""
+    read: dict[str, Any] = json.loads(json.dumps(report_json.report_to_json(about, outputs, left_alone=left_alone)))
+    return read
 
 
 def test_report_json_keeps_its_contract() -> None:

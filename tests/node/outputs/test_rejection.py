@@ -525,4 +525,4 @@ def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
     assert (line["read"], line["rejected"], line["marks"]) == (0, 1, [])
     assert "1 rejected" in worklist
     assert browser.get("/api/v1/review").json()["films"] == []
-    assert "rejected" in {found.film: found.outcome for found in explained.received}[uid]
+    assert "rejected" in str({found.film: found.outcome for found in explained.received}[uid])

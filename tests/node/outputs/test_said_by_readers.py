@@ -239,9 +239,10 @@ def test_a_sentence_about_what_was_added_has_no_network_score() -> None:
 @pytest.mark.parametrize("kind", [ACCEPT, MOVE, ADD, REWORD])
 def test_names_by_readers_fit_and_have_codes_of_their_own(kind: CorrectionKind) -> None:
     """For each finding of the prompt set: 64 characters, and no code with two meanings."""
-    asked = [prompt for prompt in SET.prompts if prompt.kind is PromptKind.PATHOLOGY and prompt.finding is not None]
-    found = tuple(replace(finding(prompt.finding), prompt=prompt.key) for prompt in asked)
-    film = corrected(tuple((kind, prompt.key) for prompt in asked), replace(FILM, findings=found))
+    codes = {prompt.key: prompt.finding for prompt in SET.prompts if prompt.kind is PromptKind.PATHOLOGY}
+    asked = {key: code for key, code in codes.items() if code is not None}
+    found = tuple(replace(finding(code), prompt=key) for key, code in asked.items())
+    film = corrected(tuple((kind, key) for key in asked), replace(FILM, findings=found))
 
     [dataset] = samples.datasets(sr.write, report(film), sources(cr()), BERLIN)
 
