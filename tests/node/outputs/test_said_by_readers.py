@@ -88,6 +88,9 @@ CASES = {
     "added": Case(of=PNEUMOTHORAX, done=(ADD,), boxes=((ADDED, None),)),
     "moved": Case(of=EFFUSION, done=(MOVE,), boxes=((MOVED, None),)),
     "one of two moved": Case(of=LUNGS, done=(MOVE,), boxes=((MOVED, None), (AI, 41))),
+    "one of two moved, a third box": Case(
+        of=LUNGS, done=(MOVE, ADD), boxes=((MOVED, None), (AI, 41), (DRAWN_FOR, 41)), number=0.41
+    ),
     "a second box": Case(of=EFFUSION, done=(ADD,), boxes=((AI, 83), (DRAWN_FOR, 83)), number=0.83),
     "a second box, the first moved": Case(of=EFFUSION, done=(ADD, MOVE), boxes=BOTH_DRAWN),
     "moved, a second box": Case(of=EFFUSION, done=(MOVE, ADD), boxes=BOTH_DRAWN),
