@@ -79,19 +79,19 @@ def path_of(film: Dataset) -> str:
     return f"/studies/{film.StudyInstanceUID}"
 
 
-def place_of(page: Page, box: str) -> Rect:
-    """Where a box is on the film, as the screen shows both."""
+def place_of(page: Page, box: str, *, within: str = "#picture") -> Rect:
+    """Where a box is on the film, or within another part of the page, as the screen shows both."""
     return cast(
         Rect,
         tuple(
             page.evaluate(
-                """box => {
-                  const film = document.getElementById("picture").getBoundingClientRect();
+                """([box, within]) => {
+                  const film = document.querySelector(within).getBoundingClientRect();
                   const seen = document.querySelector(box).getBoundingClientRect();
                   return [(seen.left - film.left) / film.width, (seen.top - film.top) / film.height,
                           seen.width / film.width, seen.height / film.height];
                 }""",
-                box,
+                [box, within],
             )
         ),
     )
@@ -165,7 +165,8 @@ def test_a_box_is_drawn_and_asked_about_in_stored_pixels(node: Node, seen: Brows
     page = seen.open(node.path)
     page.keyboard.type(keys)
     page.locator('.tools [data-tool="box"]').click()
-    drag(page, (0.45, 0.3), (0.55, 0.6))
+    drag(page, (0.4, 0.3), (0.55, 0.6))
+    assert place_of(page, "#drawn", within="#frame") == pytest.approx((0.4, 0.3, 0.15, 0.3), abs=0.01)
 
     stored = stored_place(page, "#drawn", node.later)
     for key in keys:
