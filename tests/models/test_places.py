@@ -264,9 +264,11 @@ SURE: Mapping[str, PlaceRule] = {"fracture": RULE, "edema": RULE}
     ],
 )
 def test_the_certainty_of_a_side_is_its_share(scores: tuple[float, float], expected: dict[Side, float]) -> None:
-    found = side_certainty(np.array([RIGHT_BASE, LEFT_BASE]), np.array(scores), side_of=side_of)
+    boxes = np.array([RIGHT_BASE, LEFT_BASE, RIGHT_BASE])
 
-    assert found == pytest.approx(expected)
+    found = side_certainty(boxes, np.array([*scores, scores[0] / 2]), side_of=side_of)
+
+    assert found == pytest.approx(expected), "a weaker box of a side changes nothing"
 
 
 def test_a_box_across_the_middle_counts_on_both_sides() -> None:
