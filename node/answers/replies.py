@@ -259,8 +259,9 @@ def _sides(_query: Query, film: Film) -> Iterator[_Said]:
 
 def _side(finding: Finding) -> str:
     sides = {box.lies for box in finding.boxes if box.lies is not None}
-    if finding.side is None and len(sides) == 1:
-        return f"with its box on the {sides.pop()}"
+    if finding.side is None and sides:
+        boxes = "its box" if len(finding.boxes) == 1 else "its boxes"
+        return f"with {boxes} on both sides" if len(sides) > 1 else f"with {boxes} on the {sides.pop()}"
     if finding.side is None:
         return "on an unknown side"
     return "on both sides" if finding.side is Side.BILATERAL else f"on the {finding.side}"

@@ -70,18 +70,17 @@ def as_corrected(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> Film:
 def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: PromptSet) -> bool | None:
     """Return whether a finding of a study is critical by its newest answers, corrections and rejections.
 
-    None if that hangs on corrections which are not released yet and can be taken back. True if nobody can tell, because
-    no film has an answer, or a file is damaged.
-    Raises OSError.
+    None if it may be, because a film that was read came again and is not read yet, or because corrections that are not
+    released yet can be taken back. True if nobody can tell, because no film has an answer, or a file cannot be read.
     """
     try:
-        facts = study_facts.load(spool, study_uid)
+        facts, readings = study_facts.load(spool, study_uid), spool.readings(study_uid)
         films = [
             read_film(spool, instance)
             for instance in facts.instances
-            if instance.sop_instance_uid not in facts.rejected and newest_reading(spool.readings(study_uid), instance)
+            if instance.sop_instance_uid not in facts.rejected and newest_reading(readings, instance)
         ]
-    except (UnusableFilm, OtherForm):
+    except (InputError, OtherForm, OSError):
         return True
     if not films and not facts.rejected:
         return True
@@ -95,7 +94,12 @@ def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: Prompt
         )
         for made in (facts.corrections, released)
     )
-    return now if now is settled else None
+    answered = {str(content.get("file")).partition("~")[0] for _, content in readings}
+    comes_again = any(
+        each.sop_instance_uid in answered - facts.rejected and newest_reading(readings, each) is None
+        for each in facts.instances
+    )
+    return now if now is settled and (now or not comes_again) else None
 
 
 def _of_film(film: Instance, made: Iterable[Correction]) -> list[Correction]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -102,11 +102,17 @@ def unasked_place(text: str, prompts: PromptSet) -> str | None:
     if not counted or not counted <= _PLACES | _SIDES.keys() | _OF_SIDES or named(text, prompts) is not None:
         return None
     regions = [prompt for prompt in prompts.prompts if prompt.kind is PromptKind.REGION]
-    parts = [each for each in regions if any(counted <= set(_words(name)) for name in names_of(each))]
+    parts = _with_words(counted, regions) or _with_words(counted - _SIDES.keys(), regions)
     names = [f'"{each.phrases[0].lower()}"' for each in parts or regions]
-    instead = f"one of {', '.join(names)}" if names else f"a region of the prompt set {WITH_REGIONS}"
+    instead = f"one of {', '.join(names)}" if len(names) > 1 else "".join(names)
+    instead = instead or f"a region of the prompt set {WITH_REGIONS}"
     what = " ".join(text.split())
     return f'not asked: "{what}" is a place and no finding; ask for a finding, or for {instead}'
+
+
+def _with_words(words: Set[str], regions: Iterable[Prompt]) -> list[Prompt]:
+    """Return the regions that have all of these words in one of their names."""
+    return [each for each in regions if any(words <= set(_words(name)) for name in names_of(each))]
 
 
 @cache

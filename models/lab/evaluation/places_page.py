@@ -20,7 +20,7 @@ _BOXES: Final = "boxes_right"
 
 
 def table(places: Mapping[str, object]) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows: of each finding by both limits and in the folds, of all findings, and of normal films.
+    """Return head and rows: of each finding by both limits and in the folds, and of all findings.
 
     places: what `models.lab.evaluation.placing` measured; a limit by which nothing has a box has no row
     """
@@ -42,9 +42,6 @@ def _rows(places: Mapping[str, object]) -> Iterator[list[str]]:
     yield ["all findings, limits in use", *_cells(_inner(together, "before")), ""]
     if any(isinstance(own, Mapping) and own.get("is_better") for own in _inner(places, "limits").values()):
         yield ["all findings, better limits", *_cells(_inner(together, "after")), ""]
-    normal = _inner(places, "normal")
-    what = f"{normal.get('films')} normal films: {normal.get('reported')} reports, {normal.get('before')} boxes"
-    yield [what, *[""] * (len(HEAD) - 1)]
 
 
 def _cells(made: Mapping[str, object], *, is_by_fold: bool = False) -> Iterator[str]:

@@ -107,8 +107,12 @@ def rules_of(films: Sequence[PlacedFilm], *, measured_on: str) -> Rules:
     limits, boxes = by_folds(told, PRECISION), cross(told, PRECISION, measured_on=measured_on)
     if boxes is None:
         return Rules(boxes=None, sides=None, limits=limits)
-    sides = [side for film in films if (side := _side_told(film, boxes.least)) is not None]
-    return Rules(boxes=boxes, sides=cross(sides, RIGHT_SIDES, measured_on=measured_on), limits=limits)
+    one = [side for film in films if (side := _side_told(film, boxes.least)) is not None]
+    both = [is_right for film in films if (is_right := film.both(boxes.least)) is not None]
+    sides = cross(one, RIGHT_SIDES, measured_on=measured_on)
+    if sum(both) < RIGHT_SIDES * len(both):  # a rule of sides tells both at any certainty
+        sides = None
+    return Rules(boxes=boxes, sides=sides, limits=limits)
 
 
 def is_better(
@@ -276,10 +280,8 @@ def _read(
 
 
 def _side_told(film: PlacedFilm, box_score: float) -> Told | None:
-    """Return the side, or both, that a node tells; one is right only with the zone that is told with it."""
-    both, side, zone = film.both(box_score), film.side(box_score), film.zone(box_score)
-    if both is not None:
-        return Told(patient=film.patient, number=1.0, is_right=both)
+    """Return the one side that a node tells, which is right only with the zone that is told with it; None without."""
+    side, zone = film.side(box_score), film.zone(box_score)
     if side is None or zone is None:
         return side
     return replace(side, is_right=side.is_right and zone.is_right)

@@ -173,6 +173,13 @@ def test_a_place_without_a_prompt_of_its_own_is_not_asked_like_a_finding(text: s
         check_questions([Question(prompt=text)], framing, SET)
 
 
+def test_a_side_that_no_region_has_is_left_out_of_the_search() -> None:
+    told = unasked_place("left heart", SET)
+
+    assert told is not None
+    assert told.endswith('ask for a finding, or for "cardiac silhouette"')
+
+
 @pytest.mark.parametrize("text", ["right lower lung zone", "heart", "Opacity", "lung lesion", "ribs", "hiatal hernia"])
 def test_what_has_a_prompt_or_is_more_than_a_place_is_asked(text: str) -> None:
     assert unasked_place(text, SET) is None

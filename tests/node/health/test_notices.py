@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -113,6 +114,35 @@ def test_a_finding_that_was_rejected_meanwhile_is_not_told(
     assert posts == told
     left = [path.parent.name for path in tmp_path.glob("notices/*/*.json")]
     assert left == {True: [], False: ["waiting"], None: ["told"]}[is_released]
+
+
+def test_a_finding_of_a_film_that_came_again_waits_for_its_answer(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    lateral = films.keep(spool, films.as_another(films.thumbnail(), "lateral", study="pair")).instance
+    film = films.keep(spool, films.as_another(films.thumbnail(), "frontal", study="pair")).instance
+    pneumothorax = replace(samples.finding(samples.PNEUMOTHORAX), sentence=None)
+    for number, (of, found) in enumerate(((lateral, ()), (film, (pneumothorax,)))):
+        answer = replace(samples.film(findings=found), source=of.sop_instance_uid)
+        spool.keep_reading(of.study_uid, str(number), {**encode(answer), "file": of.path.name})
+    assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is True
+    again = films.as_another(films.thumbnail(), "frontal", study="pair")
+    films.keep(spool, films.changed(again, {"PatientID": "P-9"}))
+
+    assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is None
+
+
+def test_a_finding_stands_while_no_file_of_its_study_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+    film = films.keep(spool, films.thumbnail()).instance
+
+    def failing(_study: str) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(spool, "readings", failing)
+
+    assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is True
 
 
 def reject(spool: Spool, film: Instance, *, is_released: bool) -> None:
