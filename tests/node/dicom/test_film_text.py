@@ -14,7 +14,7 @@ from pydicom.dataset import Dataset
 from node import config
 from node.character_sets import TERMS
 from node.dicom import film_text
-from node.domain import Film, Note
+from node.domain import Film, Note, Reason
 from node.errors import ConfigError
 from node.outputs import oru, report_txt, wording
 from node.outputs.document import save_bytes
@@ -186,6 +186,13 @@ def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
     report = next(outputs(answer))
     assert report.ReferencedRequestSequence[0].RequestedProcedureDescription == "Thorax für Köniz"
     assert film_of(answer).notes == RECODED
+
+
+def test_a_film_that_is_not_read_says_whose_text_was_left_out(tmp_path: Path) -> None:
+    film = film_of(answered(tmp_path, named(None, "Müller".encode(LATIN), BodyPartExamined=b"HIP ")))
+
+    assert (film.reason, film.notes) == (Reason.NOT_CHEST, LEFT_OUT)
+    assert wording.NOTES[Note.TEXT_LEFT_OUT] in wording.not_processed(film)
 
 
 def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None:

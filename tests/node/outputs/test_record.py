@@ -29,6 +29,7 @@ from node.domain import (
 )
 from node.outputs import impression, report_json, report_txt, wording
 from tests.support import samples
+from tests.support.output_texts import texts_of
 from tests.support.samples import absent, film, finding, report, several, unread
 
 T = TypeVar("T")
@@ -242,6 +243,21 @@ MEASURED = replace(finding(), thresholds=(0.25, 0.43))
 def test_the_text_names_the_limits_once(of: Film, told: str) -> None:
     assert told in wording.limits(of)
     assert report_txt.render(report(of)).count(told) == 1
+
+
+def test_every_note_is_told_and_the_gravest_in_every_output() -> None:
+    for note in Note:
+        of = replace(film(findings=(finding(),)), notes=(note,))
+        assert f"Note: {wording.NOTES[note]}." in wording.limits(of)
+        assert wording.limits(of) in report_txt.render(report(of))
+    assert set(wording.CAUTIONS) == {
+        *(Note.VIEW_DISAGREES, Note.MIRRORED, Note.ROTATED, Note.MAYBE_CHILD, Note.IMAGE_TYPE, Note.TWO_VIEWS),
+        *(Note.CALLED_NORMAL, Note.STRETCHED, Note.POLARITY_UNCLEAR, Note.IDENTIFIER_LEFT_OUT, Note.OBLONG_PIXELS),
+        Note.HEADER_DISORDERED,
+    }
+    for note, caution in wording.CAUTIONS.items():
+        said = texts_of(replace(film(findings=(finding(),)), notes=(note,)))
+        assert [output for output, text in said.items() if caution not in text] == [], note
 
 
 BELOW = replace(MEASURED, state=FindingState.ABSENT, probability=0.38, thresholds=(0.43, 0.6), boxes=())

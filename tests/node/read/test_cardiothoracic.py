@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -22,6 +23,7 @@ from models.reading.cardiothoracic import EDGE, HEART, LEFT_LUNG, RIGHT_LUNG, Ch
 from node import config
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.dicom.film_header import FilmHeader, parse_header
+from node.domain import Evidence
 from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
 from node.outputs.source import Source
@@ -229,6 +231,26 @@ def test_the_band_follows_from_the_number_that_people_read(heart: float, band: i
 
     assert ratio.band == band
     assert ratio.hundredths == math.floor(heart / 10 + 0.5)
+
+
+UPRIGHT = MeasuredLine(start=(5.0, 0.0), end=(5.0, 9.0))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        *((partial(MeasuredLine, start=(0, 0), end=end), "a line") for end in ((0, 0), (-5, 0), (5, 5), (math.inf, 0))),
+        (partial(MeasuredLine, start=(0, math.nan), end=(5, math.nan)), "a line"),
+        (partial(CardiothoracicRatio, heart=across(100), thorax=across(100)), "a heart"),
+        (partial(CardiothoracicRatio, heart=UPRIGHT, thorax=across(100)), "along one axis"),
+        *((partial(samples.ratio, view=view, objection=None), "PA view") for view in (View.AP, None)),
+        *((partial(samples.ratio, mm_per_pixel=size), "mm_per_pixel") for size in (0.0, -1.0, math.inf, math.nan)),
+        *((partial(Evidence, zone=None, extent=extent), "an extent") for extent in (-0.01, 1.01)),
+    ],
+)
+def test_no_measurement_has_values_that_cannot_be(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make()
 
 
 class RatioReader(ScriptedReader):

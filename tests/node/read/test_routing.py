@@ -380,6 +380,25 @@ def test_a_body_part_is_read_in_the_set_of_its_bytes(
 
 
 @pytest.mark.parametrize(
+    ("keyword", "text", "expected"),
+    [
+        ("SeriesDescription", "Tórax LAT".encode("iso8859-1"), LATERAL),
+        ("SeriesDescription", "胸部 LAT".encode("gb18030"), LATERAL),
+        ("ProtocolName", "Tórax LAT".encode("iso8859-1"), LATERAL),
+        ("StudyDescription", "Rodilla, niño".encode("iso8859-1"), NOT_CHEST),
+        ("PatientSpeciesDescription", "Canine, männlich".encode("iso8859-1"), SPECIES),
+    ],
+)
+def test_words_beside_bytes_that_cannot_be_decoded_still_count(
+    keyword: str, text: bytes, expected: Decision, tmp_path: Path
+) -> None:
+    film = header_of_words(ViewPosition="", BodyPartExamined="")
+    path = films.saved(tmp_path, films.as_written(film, {"SpecificCharacterSet": None, keyword: text}))
+
+    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES) == expected
+
+
+@pytest.mark.parametrize(
     ("part", "certain", "expected"),
     [
         ("XQZ", {"not_chest": 0.97}, NOT_CHEST.reason),

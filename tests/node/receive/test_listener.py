@@ -132,6 +132,10 @@ def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> Non
     association.release()
 
     assert accepted == {*taken, own}
+    odd = films.of_class(films.thumbnail(), UID(PRIVATE))
+    assert peers.send(odd, port=node.listener.port) == 0x0000
+    (instance,) = node.spool.study(odd.StudyInstanceUID).instances
+    assert dcmread(instance.path).file_meta.MediaStorageSOPClassUID == PRIVATE
 
 
 @pytest.mark.parametrize("syntax", TRANSFER_SYNTAXES, ids=lambda syntax: UID(syntax).name)
