@@ -362,6 +362,22 @@ def test_every_part_goes_out_only_where_it_has_to() -> None:
     assert entered == {"listener": {"dicom", "dicom-tls", "orders", "http"}, "worker": {"http"}, "sender": {"http"}}
 
 
+def test_names_are_asked_where_the_values_say() -> None:
+    resolver = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
+
+    policy = the_only(made("cpu", {"networkPolicy": {"dnsTo": [resolver]}}), "NetworkPolicy")
+
+    (names,) = (rule for rule in policy["spec"]["egress"] if {"port": 53, "protocol": "UDP"} in rule["ports"])
+    assert names["to"] == [resolver]
+
+
+@pytest.mark.parametrize(("name", "changes", "size"), [("split", {}, "2Gi"), ("cpu", {"tmpSize": "500Mi"}, "500Mi")])
+def test_what_a_pod_writes_to_tmp_has_a_limit(name: str, changes: Mapping[str, object], size: str) -> None:
+    for workload in workloads(made(name, changes)).values():
+        (tmp,) = (volume for volume in pod_of(workload)["volumes"] if volume["name"] == "tmp")
+        assert tmp["emptyDir"] == {"sizeLimit": size}
+
+
 def test_a_drained_machine_never_takes_the_last_listener() -> None:
     budgets = of_kind(made_of("split"), "PodDisruptionBudget")
 

@@ -108,6 +108,14 @@ def test_an_endless_answer_ends_when_its_client_leaves() -> None:
         assert ended.wait(30)
 
 
+def test_a_header_that_is_too_long_is_refused() -> None:
+    with serving() as served:
+        answer = served.ask(b"GET /live HTTP/1.1\r\nX: " + b"x" * 40_000)
+
+        assert served.closed("silent") == 0, "nothing waits for its end"
+    assert answer[:12] in (b"HTTP/1.1 400", b"")  # nothing where the system dropped the answer with the unread rest
+
+
 @pytest.mark.parametrize("said", [b"", b"GET /re", LIVE], ids=["silent", "half a request", "idle"])
 def test_probes_pass_while_idle_connections_have_every_place(said: bytes) -> None:
     with serving(limits=NARROW) as served, ExitStack() as clients:
@@ -298,6 +306,48 @@ def test_requests_are_answered_by_https(authority: Authority, tls: HttpTlsSettin
         assert served.metrics.registry.get_sample_value("cxr_certificate_days", {"name": "http"}) == pytest.approx(
             30, abs=0.1
         )
+
+
+def test_a_request_that_ends_the_handshake_is_answered(authority: Authority, tls: HttpTlsSettings) -> None:
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = ssl.create_default_context(cafile=authority.certificate)
+    client = context.wrap_bio(incoming, outgoing, server_hostname=LOOPBACK)
+    with serving(tls=tls) as served, served.connect() as connection:
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                connection.sendall(outgoing.read())
+                incoming.write(connection.recv(65536))
+        client.write(LIVE_AND_CLOSE)
+        connection.sendall(outgoing.read())
+        incoming.write(read_to_end(connection))
+
+    assert client.read().startswith(ANSWERED)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /re"], ids=["nothing", "half a line"])
+def test_no_header_after_the_handshake_is_closed_as_silent(
+    authority: Authority, tls: HttpTlsSettings, said: bytes
+) -> None:
+    with serving(limits=QUICK, tls=tls) as served, connected(served, authority) as connection:
+        connection.sendall(said)
+
+        served.wait_for_close("silent")
+        assert read_to_end(connection) == b""
+
+
+def test_an_idle_connection_by_https_stays_open(authority: Authority, tls: HttpTlsSettings) -> None:
+    with serving(limits=QUICK, tls=tls) as served, connected(served, authority) as kept, served.connect():
+        kept.sendall(LIVE)
+        assert read_answer(kept).startswith(ANSWERED)
+        served.wait_for_close("silent")
+
+        kept.sendall(LIVE)
+
+        assert read_answer(kept).startswith(ANSWERED)
+        assert served.closed("silent") == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
-from node.net.tls import ServerTls, check_files
+from node.net.tls import ServerTls, check_files, days_left
 from tests.support import films, peers
 from tests.support.certificates import Authority, Identity
 from tests.support.listening import Node, connect, listening
@@ -205,6 +205,11 @@ def mistakes(settings: Settings) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         check_files(settings)
     return list(caught.value.mistakes)
+
+
+def test_days_are_counted_to_the_end_of_a_certificate(authority: Authority) -> None:
+    assert days_left(authority.issue("week", days=7).certificate) == pytest.approx(7, abs=0.1)
+    assert days_left(authority.issue("gone", days=-1).certificate) == pytest.approx(-1, abs=0.1)
 
 
 def test_a_key_with_a_password_is_refused_and_never_asked_for(tls: ServerTlsSettings) -> None:
