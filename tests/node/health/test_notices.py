@@ -41,7 +41,8 @@ def wait_for_posts(told: Webhook, count: int) -> None:
     wait_until(lambda: len(told.posts) >= count, what=f"{count} posts", limit_seconds=60)
 
 
-def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.drill(part="kills"))])
+def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path: Path, end: str) -> None:
     film = films.thumbnail()
     with webhook() as told:
         told.status = 503
@@ -50,7 +51,10 @@ def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path:
             node.read(film)
             wait_for_posts(told, 1)
             node.wait_for("notice.delayed")
-            assert node.stop() == 0
+            if end == "kill":
+                node.kill()
+            else:
+                assert node.stop() == 0
         refused = len(told.posts)
         told.status = 200
 
