@@ -24,6 +24,14 @@ def model(tmp_path: Path) -> Path:
     return Path(shutil.copytree(VOCABULARIES.parent, tmp_path / "model", ignore=ignored))
 
 
+def test_the_shipped_model_forbids_use_for_patients(model: Path) -> None:
+    card = " ".join((model / CARD).read_text(encoding="utf-8").split())
+
+    assert "A demonstration, not a medical device." in card
+    assert "must never be used for a patient" in card
+    assert "never any clinical use" in read_manifest(model).intended_use
+
+
 def evaluation(folder: Path, directory: Path, **changes: object) -> Path:
     """Write what `models.evaluate` would, with figures that nobody measured."""
     folder.mkdir()

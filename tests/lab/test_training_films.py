@@ -221,6 +221,16 @@ def test_a_patient_is_on_one_side_of_the_split() -> None:
     assert {name for name in map(str, range(3000)) if name in half} > held
 
 
+def test_the_films_of_a_held_out_patient_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "held_out.txt").write_text("b\n")
+    path = tmp_path / "films.jsonl"
+    path.write_text("".join(json.dumps({"file": "x.png", "patient": name}) + "\n" for name in "abcb"))
+
+    places = find_films(FilmSource(file=str(path), held_out=str(tmp_path / "held_out.txt")))
+
+    assert places[:, 0].tolist() == [1, 3]
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

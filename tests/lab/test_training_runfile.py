@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from models.lab.training.catalog import catalog_of
 from models.lab.training.labels import Line
 from models.lab.training.loop import learning_rate, open_trainer, take_step
 from models.lab.training.noise import disturbed
-from models.lab.training.runfile import FilmSource, Machine, Run, read_run
+from models.lab.training.runfile import FilmSource, Machine, Run, read_run, read_view_run
 from models.lab.training.stages import Noise, Stage
 from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import begins_with, build_model, trained_weights
@@ -99,6 +100,37 @@ def test_a_run_asks_for_what_the_published_training_asked_for() -> None:
     synonyms = published["prompts/cig_anat_synonym"]
     regions = [*published["anatomy_names/cig_default"], *published["anatomy_names/cig_multi"]]
     assert [list(phrases) for phrases in catalog.region_phrases] == [synonyms[name] for name in regions]
+
+
+# What each run of the shipped model starts from, and the list of patients that each of its files holds out.
+LISTS = {"lungs_640.jsonl": "lungs_640.txt", "nih_512.jsonl": "nih_512.txt", "normals_224.jsonl": ""}
+OF_READINGS = {"lungs_640.jsonl": "lungs_640.txt", "films.jsonl": "nih_512.txt", "normals_224.jsonl": "normals_224.txt"}
+SHIPPED = {
+    "phantom": ("", LISTS),
+    "phantom_gpu": ("train-out/phantom/model", LISTS),
+    "phantom_further": ("train-out/phantom_gpu/model", LISTS),
+    "phantom_people": ("train-out/phantom_further/model", LISTS),
+    "phantom_places": ("models/weights/phantom", OF_READINGS),
+    "views": ("train-out/phantom_people/model", LISTS),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_run_of_the_shipped_model_sees_nothing_that_it_is_measured_on(name: str) -> None:
+    card = (REPOSITORY / "models" / "weights" / "phantom" / "MODEL_CARD.md").read_text(encoding="utf-8")
+    views = read_view_run(RUNS / "views.toml")
+    run = None if name == "views" else read_run(RUNS / f"{name}.toml")
+    data, start = (views.data, views.model) if run is None else (run.data, run.start)
+
+    lists = {Path(source.file).name: source.held_out for source in data.films}
+    folder = "models/lab/training/validation/"
+    assert (start, {file: held_out.removeprefix(folder) for file, held_out in lists.items()}) == SHIPPED[name]
+    assert all((REPOSITORY / held_out).is_file() for held_out in lists.values() if held_out)
+    seeds = range(data.first_seed, data.first_seed + data.phantoms)
+    assert seeds.stop <= min(int(seed) for seed in re.findall(r"phantoms:(\d+):", card))
+    if run is not None:  # the phantoms of the view head are others
+        assert seeds.stop <= views.data.first_seed or seeds.start >= views.data.first_seed + views.data.phantoms
+        assert name != "phantom_places" or [stage.train for stage in run.stages] == [("detector",)]
 
 
 @pytest.mark.parametrize(

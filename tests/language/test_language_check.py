@@ -21,6 +21,7 @@ from models.lab.tasks.labels import CHEXPERT
 from node.outputs.vocabulary import MINUTES, urgencies
 from node.read import prompts
 from tests.paths import FIXTURES
+from tests.support import token_windows
 
 SENTENCES = FIXTURES / "sentences"
 DECISIONS = {"+": FindingState.PRESENT, "-": FindingState.ABSENT, "?": FindingState.INDETERMINATE}
@@ -189,6 +190,16 @@ def test_the_opposite_of_a_phantoms_report_is_contradicted() -> None:
             assert finding in contradictions(sentence.text, {finding: opposite}), sentence.text
             expected = Fault.ASSERTED if sentence.positive else Fault.DENIED
             assert expected in faults(sentence.text, claim), sentence.text
+
+
+def test_another_way_of_reading_reads_the_same() -> None:
+    for _, sentence in told():
+        everything_absent = contradictions(sentence.text, dict.fromkeys(class_rules(), FindingState.ABSENT))
+        everything_present = contradictions(sentence.text, dict.fromkeys(class_rules(), FindingState.PRESENT))
+        read = token_windows.read(sentence.text)
+
+        assert set(everything_absent) == {key for key, is_there in read.items() if is_there}, sentence.text
+        assert set(everything_present) == {key for key, is_there in read.items() if not is_there}, sentence.text
 
 
 def test_the_sides_of_a_phantoms_report_exchanged_are_wrong() -> None:

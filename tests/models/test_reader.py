@@ -66,29 +66,32 @@ def look(reader: ChexReader) -> Look:
 
 
 @pytest.mark.parametrize(
-    "probability, state",
+    "probability, state, near",
     [
-        (0.61, FindingState.PRESENT),
-        (0.59, FindingState.INDETERMINATE),
-        (0.51, FindingState.INDETERMINATE),
-        (0.49, FindingState.ABSENT),
+        (0.61, FindingState.PRESENT, True),
+        (0.59, FindingState.INDETERMINATE, True),
+        (0.51, FindingState.INDETERMINATE, True),
+        (0.49, FindingState.ABSENT, True),
+        (0.46, FindingState.ABSENT, True),
+        (0.44, FindingState.ABSENT, False),
     ],
 )
-def test_a_finding_is_present_from_its_threshold_on(probability: float, state: str) -> None:
+def test_a_finding_is_present_from_its_threshold_on(probability: float, state: str, near: bool) -> None:
     reading = _read(ScriptedEngine([probability], ["Words"]), EDEMA).prompts[0]
 
     assert reading.probability == pytest.approx(probability, abs=1e-5)
-    assert reading.state == state
+    assert (reading.state, reading.near) == (state, near)
 
 
 def test_a_finding_with_the_threshold_1_is_left_out() -> None:
     reader = reader_of(ScriptedEngine([0.8, 0.8], ["One", "Two"]))
-    decisions = replace(reader.manifest.decisions, thresholds={"fracture": 1.0})
+    decisions = replace(reader.manifest.decisions, thresholds={"fracture": 1.0}, review_band=0.3)
     reader.manifest = replace(reader.manifest, decisions=decisions)
 
     edema, fracture = reader.report(look(reader), [EDEMA, FRACTURE]).prompts
 
     assert (edema.state, fracture.state) == (FindingState.PRESENT, FindingState.LEFT_OUT)
+    assert (edema.near, fracture.near) == (True, False)
     trusted = [is_trusted(decisions, key, "any") for key in ("edema", "fracture")]
     assert trusted == [True, False], "nor is it denied"
 

@@ -231,6 +231,21 @@ def test_nothing_is_present_that_nobody_measured(measured: tuple[str, ...], trus
 
 
 @pytest.mark.parametrize(
+    ("state", "said", "near"),
+    [
+        (FindingState.PRESENT, False, True),
+        (FindingState.INDETERMINATE, False, True),
+        (FindingState.ABSENT, True, True),
+        (FindingState.ABSENT, False, False),
+    ],
+)
+def test_what_is_reported_came_near_whatever_it_says(state: FindingState, said: bool, near: bool) -> None:
+    answers = reported(Scripted(replace(effusion(), state=state, near=said))).prompts
+
+    assert [answer.near for answer in answers if answer.key == "pleural_effusion"] == [near]
+
+
+@pytest.mark.parametrize(
     ("text", "leaves", "reason"),
     [
         ("No pleural effusion.", "There is pleural effusion.", "denied"),
