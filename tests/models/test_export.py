@@ -30,6 +30,7 @@ from models.engines.comparison import FILMS, FLOAT16
 from models.engines.opening import open_engine
 from models.engines.proof import (
     FLOAT16_STAGES,
+    PROOF,
     STAGES,
     VIEW,
     graph_path,
@@ -295,6 +296,23 @@ def test_an_error_in_one_weight_is_caught(
     stages = json.loads(capsys.readouterr().out)["stages"]
     differing = {name.partition(".")[0] for name, stage in stages.items() if stage["max_abs"] > stage["tolerance"]}
     assert differing - {"probability"} == {"find"}
+
+
+@RUNTIMES
+def test_a_second_build_leaves_proven_float16_graphs_alone(
+    half_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (half_model / PROOF).read_bytes()
+    written = [graph_path(half_model, stage, "float16").stat().st_mtime_ns for stage in FLOAT16_STAGES]
+    capsys.readouterr()
+
+    assert build.main(["--model", str(half_model), "--target", "tensorrt", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"stages", "passed", "files", "float16"}
+    assert set(found["float16"]) == {"stages", "passed", "files", "remark"}
+    assert (half_model / PROOF).read_bytes() == before
+    assert written == [graph_path(half_model, stage, "float16").stat().st_mtime_ns for stage in FLOAT16_STAGES]
 
 
 @RUNTIMES
