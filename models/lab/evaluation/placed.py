@@ -25,7 +25,6 @@ from models.lab.evaluation.statistics import Indices
 from models.lab.training.split import FOLDS, folds_of
 from models.reading.decided_film import DecidedFilm
 from models.reading.places import lungs, shown_boxes, side_certainty, within
-from node.read.findings import zone_of_boxes
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
@@ -153,6 +152,7 @@ class Figures:
 def placed(model: EvaluatedModel, case: EvaluationCase) -> dict[str, PlacedFilm]:
     """Find all findings on a film as a node does by default; returns them by key, those that are not reported too."""
     from models.lab.evaluation.evaluated_model import side_of
+    from node.read.findings import zone_of_boxes
 
     film, middle = model.decided(case)
     parts, decisions = lungs(film.prompts, film.visible), model.manifest.decisions
