@@ -164,16 +164,17 @@ def test_a_side_is_chosen_with_the_zone_that_it_brings() -> None:
     other_zone = [replace(own, true=np.array([HIGHER])) for own in good]
 
     both = [replace(own, shown=(np.array([RIGHT, LEFT]), np.full(2, 0.9))) for own in good]
+    right_on_both = [replace(own, true=np.array([RIGHT, LEFT])) for own in both]
 
     rules, without_zone = rules_of(good, measured_on="hospital"), rules_of(other_zone, measured_on="hospital")
-    on_both = rules_of([replace(own, true=np.array([RIGHT, LEFT])) for own in both], measured_on="hospital")
 
     assert rules.boxes == PlaceRule(measured_on="hospital", least=0.6, told=99, right=99)
     assert rules.sides is not None
     assert without_zone.boxes is not None
     assert without_zone.sides is None
-    assert on_both.sides is not None
-    assert rules_of(both, measured_on="hospital").sides is None, "the finding is on one of them"
+    assert rules_of([*good, *right_on_both], measured_on="hospital").sides is not None
+    assert rules_of([*good, *both], measured_on="hospital").sides is None, "the finding is on one of both sides"
+    assert rules_of([*other_zone, *right_on_both], measured_on="hospital").sides is None, "both do not count for one"
     assert rules_of(good[:3], measured_on="hospital") == Rules(boxes=None, sides=None, limits=[math.inf] * 5)
 
 
