@@ -2,10 +2,9 @@
 
 The node writes one if an archive rejected the films, or if a film comes again with another Patient ID, issuer or
 accession number: its earlier objects are void, and the note has the identity under which the archive has them. Its
-title
-is 113037, Rejected for Patient Safety Reasons: objects that name another patient must not be used (IHE RAD TF-2 4.66,
-PS3.16 CID 7010). 113001 is about quality and leaves an object usable; 113038 means a wrong modality worklist entry,
-which a header does not show; 113039 is about age alone.
+title is 113037, Rejected for Patient Safety Reasons: objects that name another patient must not be used (IHE RAD TF-2
+4.66, PS3.16 CID 7010). 113001 is about quality and leaves an object usable; 113038 means a wrong modality worklist
+entry, which a header does not show; 113039 is about age alone.
 """
 
 from __future__ import annotations
