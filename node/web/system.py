@@ -6,9 +6,9 @@ It shows no patient, and of the settings no password, key or token.
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Path
@@ -25,9 +25,7 @@ from node.net import callers
 from node.orders.store import OrderStore
 from node.outputs import vocabulary, wording
 from node.read.manifest import Threshold, read_thresholds
-from node.settings.destinations import DestinationSettings
 from node.store import lookup
-from node.store.lookup import Overview
 from node.web import pages, passwords
 from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
@@ -51,44 +49,23 @@ class Echo:
     lines: tuple[Check, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Destination:
-    """A destination; since: when it went down; taken_at: when it took an output last."""
-
-    name: str
-    type: str
-    address: str
-    since: datetime | None
-    reason: str
-    taken_at: datetime | None
-    counts: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RefusedCaller:
-    """A refused caller; to_do: there; lines: of node.toml, which would admit it; each "" if nothing would."""
-
-    who: str
-    reason: str
-    times: int
-    at: datetime
-    to_do: str
-    lines: str
-
-
 @router.get("/system")
 def show_system(parts: Parts, request: Request) -> Response:
     """Show the state of the node."""
     settings = _in_force(parts)
     overview = lookup.overview(settings.storage)
     about = {
-        "destinations": [_destination(destination, overview) for destination in settings.destinations],
-        "delivery_states": DELIVERY_STATES,
+        "destinations": settings.destinations,
+        "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
         "nothing_is_sent": config.NOTHING_IS_SENT,
-        "refused": list(_refused(settings)),
+        "refused": callers.read_all(settings.storage.directory)[::-1],
+        "to_do": partial(callers.to_do, own_title=settings.listener.ae_title),
+        "settings_for": callers.settings_for,
         "checks": _checks(settings, overview),
         "studies": {state: overview.studies.get(state, 0) for state in STUDY_STATES},
-        "oldest": overview.oldest,
+        "overview": overview,
+        "moment": lookup.moment,
+        "of_text": datetime.fromisoformat,
         "orders": OrderStore(settings.storage.directory).counts(),
         "python": platform.python_version(),
         **_about_model(parts),
@@ -132,36 +109,6 @@ def echo(
 
 def _in_force(parts: WebParts) -> Settings:
     return parts.settings if parts.in_force is None else parts.in_force()
-
-
-def _destination(destination: DestinationSettings, overview: Overview) -> _Destination:
-    name, pause = destination.name, overview.pauses.get(destination.name)
-    taken = overview.taken.get(name)
-    return _Destination(
-        name=name,
-        type=destination.type,
-        address=f"{destination.host}:{destination.port}" if destination.host else "",
-        since=None if pause is None else datetime.fromtimestamp(pause.since, UTC),
-        reason="" if pause is None else pause.reason,
-        taken_at=None if taken is None else datetime.fromtimestamp(taken, UTC),
-        counts={
-            state: overview.deliveries.get((name, state), 0) for state in (*DELIVERY_STATES, DeliveryState.ABANDONED)
-        },
-    )
-
-
-def _refused(settings: Settings) -> Iterator[_RefusedCaller]:
-    """Yield the last refused callers, newest first."""
-    for caller in reversed(callers.read_all(settings.storage.directory)):
-        titles = f"{caller.calling_aet or 'unknown'} at {caller.host}, calling {caller.called_aet or 'no title'}"
-        yield _RefusedCaller(
-            who=titles,
-            reason=caller.reason,
-            times=caller.times,
-            at=datetime.fromisoformat(caller.at),
-            to_do=callers.to_do(caller.reason, calling_aet=caller.calling_aet, own_title=settings.listener.ae_title),
-            lines=callers.settings_for(caller),
-        )
 
 
 def _checks(settings: Settings, overview: lookup.Overview) -> tuple[Check, ...]:
