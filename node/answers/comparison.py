@@ -37,42 +37,23 @@ class Change(StrEnum):
 
 
 class Obstacle(StrEnum):
-    """Why films, or one finding on them, cannot be compared."""
+    """Why films, or one finding on them, cannot be compared, in words."""
 
-    NOT_READ = "not_read"
-    OTHER_MODEL = "other_model"
-    OTHER_PROMPTS = "other_prompts"
-    DOUBTFUL = "doubtful"
-    VIEW_UNKNOWN = "view_unknown"
-    OTHER_VIEW = "other_view"
-    UNMEASURED = "unmeasured"
-    OTHER_POPULATION = "other_population"
-    NOT_ASKED = "not_asked"
-    UNCALIBRATED = "uncalibrated"
-    NEAR = "near"
-    NO_ZONE = "no_zone"
-    OTHER_ZONE = "other_zone"
-    MIXED = "mixed"
-    CORRECTED = "corrected"
-
-
-OBSTACLES: Final[Mapping[Obstacle, str]] = {
-    Obstacle.NOT_READ: "one of the films was not read",
-    Obstacle.OTHER_MODEL: "the films are not known to be read by one model",
-    Obstacle.OTHER_PROMPTS: "the films were read for different lists of findings",
-    Obstacle.DOUBTFUL: "one of the films has a note that it may have been read wrongly",
-    Obstacle.VIEW_UNKNOWN: "it is not known whether each film is AP or PA",
-    Obstacle.OTHER_VIEW: "one film is AP and the other PA",
-    Obstacle.UNMEASURED: "nobody measured how far its answers differ between films without a change",
-    Obstacle.OTHER_POPULATION: "nobody measured on such films how far its answers differ without a change",
-    Obstacle.NOT_ASKED: "only one of the films was read for it",
-    Obstacle.UNCALIBRATED: "the threshold was not measured on such films",
-    Obstacle.NEAR: "the probability changed by less than the model's error",
-    Obstacle.NO_ZONE: "its zone is not told",
-    Obstacle.OTHER_ZONE: "the boxes lie in other zones on the two films",
-    Obstacle.MIXED: "the boxes cover more of one zone and less of another",
-    Obstacle.CORRECTED: "a reader corrected the finding",
-}
+    NOT_READ = "one of the films was not read"
+    OTHER_MODEL = "the films are not known to be read by one model"
+    OTHER_PROMPTS = "the films were read for different lists of findings"
+    DOUBTFUL = "one of the films has a note that it may have been read wrongly"
+    VIEW_UNKNOWN = "it is not known whether each film is AP or PA"
+    OTHER_VIEW = "one film is AP and the other PA"
+    UNMEASURED = "nobody measured how far its answers differ between films without a change"
+    OTHER_POPULATION = "nobody measured on such films how far its answers differ without a change"
+    NOT_ASKED = "only one of the films was read for it"
+    UNCALIBRATED = "the threshold was not measured on such films"
+    NEAR = "the probability changed by less than the model's error"
+    NO_ZONE = "its zone is not told"
+    OTHER_ZONE = "the boxes lie in other zones on the two films"
+    MIXED = "the boxes cover more of one zone and less of another"
+    CORRECTED = "a reader corrected the finding"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +114,7 @@ def without_measure(error: ChangeError | None, trusted: Trusted) -> Obstacle | N
 
 def not_compared(obstacle: Obstacle) -> FilmComparison:
     """Return why films are not compared."""
-    return FilmComparison(text=f"The films are not comparable: {OBSTACLES[obstacle]}.", obstacle=obstacle)
+    return FilmComparison(text=f"The films are not comparable: {obstacle}.", obstacle=obstacle)
 
 
 def extents(finding: Finding) -> dict[str, float]:
@@ -234,7 +215,7 @@ def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
     be, was = ("are", "were") if is_plural(name) else ("is", "was")
     if obstacle is not None:
         missing = f" {be} {said_of(finding)}, and" if not finding.state.is_reported else ""
-        return f"{sided}{missing} cannot be compared with the earlier film: {OBSTACLES[obstacle]}."
+        return f"{sided}{missing} cannot be compared with the earlier film: {obstacle}."
     if finding.state is FindingState.LEFT_OUT:
         return f"{sided} {be} {said_of(finding)}."
     review = f" {said_of(finding).capitalize()}." if finding.state in vocabulary.MARKS else ""

@@ -17,7 +17,6 @@ from typing import Final, cast
 
 from models.contract import ChangeError, Trusted
 from node.answers.comparison import (
-    OBSTACLES,
     FilmComparison,
     Obstacle,
     ReadFilm,
@@ -151,7 +150,7 @@ def obstacle_of(error: ChangeError | None, model: ModelIdentity) -> FilmComparis
     obstacle = without_measure(error, model.trusted)
     if obstacle is None:
         return None
-    return FilmComparison(text=f"This model cannot compare films: {OBSTACLES[obstacle]}.", obstacle=obstacle)
+    return FilmComparison(text=f"This model cannot compare films: {obstacle}.", obstacle=obstacle)
 
 
 def _are_in_order(first: _Taken, second: _Taken) -> bool:
