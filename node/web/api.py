@@ -139,12 +139,12 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer until the client goes."""
-        with self._streams.place() as is_free:
-            if is_free:
-                await super().__call__(scope, receive, send)
-                return
-        refusal = problem_response(503, "too many pages watch the worklist; close one", {"Retry-After": "5"})
-        await refusal(scope, receive, send)
+        if not self._streams.value:
+            refusal = problem_response(503, "too many pages watch the worklist; close one", {"Retry-After": "5"})
+            await refusal(scope, receive, send)
+            return
+        async with self._streams:
+            await super().__call__(scope, receive, send)
 
 
 async def _changes(parts: WebParts, request: Request, study: str | None) -> AsyncIterator[str]:

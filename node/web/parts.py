@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias, cast
 
+from anyio import Semaphore
 from fastapi import Depends, FastAPI
 from starlette.requests import Request
 
@@ -28,25 +28,6 @@ from node.web.rate import RateLimit
 _MOST_STREAMS: Final = 16
 
 
-class Streams:
-    """How many clients watch for changes, at most 16. Only the thread of the server calls it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    @contextmanager
-    def place(self) -> Iterator[bool]:
-        """Give a client a place while the context is open; false if all are taken."""
-        if self.count >= _MOST_STREAMS:
-            yield False
-            return
-        self.count += 1
-        try:
-            yield True
-        finally:
-            self.count -= 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebParts:
     """The parts of a process that its pages use.
@@ -56,6 +37,7 @@ class WebParts:
     answerer: answers questions about films; None in a process that does not read, and until its model is open
     model: of this process; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
+    streams: places of clients that watch for changes; only the thread of the server takes one
     rate: how many questions one user may ask, about any film: 30 at once, and two a second
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
@@ -74,7 +56,7 @@ class WebParts:
     model: Callable[[], OpenModel | None] = lambda: None
     looks: Looks
     pictures: Pictures = field(default_factory=Pictures)
-    streams: Streams = field(default_factory=Streams)
+    streams: Semaphore = field(default_factory=lambda: Semaphore(_MOST_STREAMS))
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
     moved: RateLimit = field(default_factory=lambda: RateLimit(burst=1, seconds=60.0))
     patients: Patients = field(default_factory=Patients)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from anyio import Semaphore
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
@@ -50,9 +51,8 @@ def parts(settings: Settings) -> WebParts:
         ledger.set_study(BROKEN, "finished")
         output = Delivery(destination="archive", study_uid=BROKEN, sop_instance_uid="1.2.3", kind="sr")
         ledger.set_delivery(output, DeliveryState.PARKED, attempts=1, reason="refused")
-    made = parts_of(settings, spool, troubles=lambda: (DOWN,))
-    made.streams.count = 1000  # a stream of events would not end
-    return made
+    full = Semaphore(0)  # a stream of events would not end
+    return parts_of(settings, spool, troubles=lambda: (DOWN,), streams=full)
 
 
 FOR_ADMINISTRATORS: Final = {
