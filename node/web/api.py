@@ -77,17 +77,17 @@ def list_studies(
     finding: that is reported on it; with a destination, `parked` and `not_delivered` are about its deliveries alone.
     """
     wanted = WorklistFilter(state=state, uid=q, finding=finding, destination=destination)
-    return studies.worklist(parts.settings, parts.spool, parts.prompts(), wanted, limit=limit, offset=offset)
+    return studies.worklist(parts, wanted, limit=limit, offset=offset)
 
 
 @router.get("/studies/{uid}", responses=responses(404, 422, 503))
 def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
     """Return everything that is known of a study."""
-    found = studies.study(parts.settings, parts.spool, parts.prompts(), uid)
-    if found is None:
+    known = studies.study(parts, uid)
+    if known is None:
         raise Problem(404, "this node knows no such study")
     audit(request, "study.viewed", study=uid)
-    return found
+    return known[0]
 
 
 @router.post("/studies/{uid}/retry", status_code=202, responses=responses(403, 404, 422, 503))

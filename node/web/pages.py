@@ -78,7 +78,7 @@ def show_notice(parts: Parts, request: Request, notice_id: str) -> Response:
 @router.get("/studies/{uid}")
 def show_study(parts: Parts, request: Request, uid: str) -> Response:
     """Show a study and one of its films, which the query may name."""
-    known = studies.study_with_films(parts.settings, parts.spool, parts.prompts(), uid) if is_uid(uid) else None
+    known = studies.study(parts, uid) if is_uid(uid) else None
     if known is None:
         return refuse(parts, request, 404, "This node knows no such study. It may have been removed; see keep_days.")
     found, seen = known

@@ -18,12 +18,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from models.contract import FindingState
-from node.config import Settings
 from node.dicom.dates import patient_age
 from node.domain import Finding
 from node.outputs import counted, patient, vocabulary, wording
-from node.prompt_set import PromptSet
-from node.store.spool import Spool
 from node.store.worklist import ReviewRow, to_review
 from node.web import pages
 from node.web.parts import Parts, WebParts
@@ -100,13 +97,13 @@ class FilmPatient:
 @api.get("/review", responses=responses(422, 503))
 def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> ReviewQueue:
     """List films with uncertain or contradicted findings, the most urgent first."""
-    return queue(parts.settings, parts.spool, parts.prompts(), limit=limit)
+    return queue(parts, limit=limit)
 
 
 @router.get("/review")
 def show_review(parts: Parts, request: Request) -> Response:
     """Show the films to look at first."""
-    found = queue(parts.settings, parts.spool, parts.prompts(), limit=MOST_LISTED, with_finished=True)
+    found = queue(parts, limit=MOST_LISTED, with_finished=True)
     sees = sees_patients(request, parts.settings.http)
     studies = {film.study for film in found.films}
     if sees:
@@ -123,20 +120,18 @@ def show_next(
     film: Annotated[str, Query(max_length=64)] = "",
 ) -> Response:
     """Redirect to the next film to review after a given one, or to the list if no other waits."""
-    found = next_film(parts.settings, parts.spool, parts.prompts(), after=(study, film))
+    found = next_film(parts, after=(study, film))
     place = "/review" if found is None else f"/studies/{found.study}?film={found.film}"
     return RedirectResponse(place, status_code=303)
 
 
-def queue(
-    settings: Settings, spool: Spool, prompts: PromptSet, *, limit: int, with_finished: bool = False
-) -> ReviewQueue:
+def queue(parts: WebParts, *, limit: int, with_finished: bool = False) -> ReviewQueue:
     """Look up the films that wait; with_finished: also those that a reader judged since the last round.
 
     Raises NodeError when the database cannot be read.
     """
-    rows = to_review(settings.storage)
-    received_of = cache(lambda study_uid: received_films(study_uid, spool, prompts))
+    rows = to_review(parts.settings.storage)
+    received_of = cache(lambda study_uid: received_films(study_uid, parts.spool, parts.prompts()))
     films: list[ReviewFilm] = []
     for number, row in enumerate(rows):
         if len(films) == limit:
@@ -145,17 +140,17 @@ def queue(
     return ReviewQueue(films=tuple(films), total=len(films))
 
 
-def next_film(settings: Settings, spool: Spool, prompts: PromptSet, *, after: tuple[str, str]) -> ReviewFilm | None:
+def next_film(parts: WebParts, *, after: tuple[str, str]) -> ReviewFilm | None:
     """Return the film to look at after one, and behind the last one the first that waits; None if no other waits.
 
     after: study and UID
     Raises NodeError when the database cannot be read.
     """
-    rows = to_review(settings.storage)
+    rows = to_review(parts.settings.storage)
     place = next((number for number, row in enumerate(rows, 1) if (row.study_uid, row.film) == after), 0)
     for row in (*rows[place:], *rows[:place]):
         if (row.study_uid, row.film) != after:
-            for film in _waiting(row, received_films(row.study_uid, spool, prompts)):
+            for film in _waiting(row, received_films(row.study_uid, parts.spool, parts.prompts())):
                 if not film.finished:
                     return film
     return None

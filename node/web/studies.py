@@ -14,7 +14,6 @@ from typing import Literal
 from pydicom.dataset import Dataset
 
 from models.documents import decode
-from node.config import Settings
 from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
@@ -33,6 +32,7 @@ from node.store.study_facts import FilmRejection, elsewhere, rejections_of
 from node.store.tables import TAKEN
 from node.store.worklist import WorklistFilter
 from node.store.worklist import worklist as list_studies
+from node.web.parts import WebParts
 from node.web.study_outputs import StudyOutput, outputs_of
 
 Delivered = Literal["all", "some", "none", "nothing"]
@@ -211,24 +211,16 @@ class ReceivedFilm:
         )
 
 
-def worklist(
-    settings: Settings,
-    spool: Spool,
-    prompts: PromptSet,
-    wanted: WorklistFilter,
-    *,
-    limit: int,
-    offset: int,
-) -> Worklist:
+def worklist(parts: WebParts, wanted: WorklistFilter, *, limit: int, offset: int) -> Worklist:
     """Return a page of the studies that a filter wants. Raises NodeError when the database cannot be read."""
-    found = list_studies(settings.storage, wanted, limit=limit, offset=offset)
+    found = list_studies(parts.settings.storage, wanted, limit=limit, offset=offset)
     return Worklist(
         studies=tuple(
             _line(
                 study_uid,
                 row,
-                received_films(study_uid, spool, prompts),
-                spool,
+                received_films(study_uid, parts.spool, parts.prompts()),
+                parts.spool,
                 deliveries=found.deliveries.get(study_uid, {}),
                 waits=found.waits.get(study_uid, {}),
             )
@@ -238,17 +230,13 @@ def worklist(
     )
 
 
-def study(settings: Settings, spool: Spool, prompts: PromptSet, study_uid: str) -> StudyDetail | None:
-    """Return one study; None if this node does not know it. Raises NodeError when the database cannot be read."""
-    found = study_with_films(settings, spool, prompts, study_uid)
-    return None if found is None else found[0]
+def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
+    """Return one study, and its films in order of arrival; None if this node does not know it.
 
-
-def study_with_films(
-    settings: Settings, spool: Spool, prompts: PromptSet, study_uid: str
-) -> tuple[StudyDetail, list[ReceivedFilm]] | None:
-    """Return one study, and its films in order of arrival. None and errors as in `study`."""
-    known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, spool, prompts)
+    Raises NodeError when the database cannot be read.
+    """
+    settings, spool = parts.settings, parts.spool
+    known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, spool, parts.prompts())
     row = known.study
     if row is None:
         if not seen:
@@ -263,6 +251,7 @@ def study_with_films(
             waits[delivery.delivery.destination] = delivery.reason
         of_destination = counts.setdefault(delivery.delivery.destination, {})
         of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
+    waiting = gathering.waiting(spool, study_uid)
     detail = StudyDetail(
         line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
         films=tuple(
@@ -272,7 +261,9 @@ def study_with_films(
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),
-        waiting=waiting_corrections(settings, spool, study_uid),
+        waiting=WaitingCorrections(
+            changes=waiting.changes, leave_at=waiting.leave_at(settings.corrections.quiet_seconds)
+        ),
     )
     return detail, seen
 
@@ -284,15 +275,6 @@ def _others(spool: Spool, film: Instance) -> Iterator[OtherStudy]:
         header = header_of(other.path, character_set=spool.character_set)
         differs = own is not None and header is not None and name_different(own, header)
         yield OtherStudy(study=other.study_uid, differs=differs)
-
-
-def waiting_corrections(settings: Settings, spool: Spool, study_uid: str) -> WaitingCorrections:
-    """Return how many corrections of a study wait, and until when."""
-    found = gathering.waiting(spool, study_uid)
-    return WaitingCorrections(
-        changes=found.changes,
-        leave_at=found.leave_at(settings.corrections.quiet_seconds),
-    )
 
 
 def _line(

@@ -83,7 +83,10 @@ def show_worklist(parts: Parts, request: Request) -> Response:
     """Show the worklist. An invalid filter is refused in words, and lists nothing."""
     sees = sees_patients(request, parts.settings.http)
     asked = _asked(parts, request, sees=sees)
-    listed = _NOTHING if asked.refused else _listed(parts, asked)
+    listed = _NOTHING
+    if not asked.refused:
+        first = (asked.page - 1) * _PAGE_STUDIES
+        listed = studies.worklist(parts, asked.wanted, limit=_PAGE_STUDIES, offset=first)
     uids = [study.uid for study in listed.studies]
     found = patients_of(parts.settings.storage, uids) if sees else {}
     if sees:
@@ -136,17 +139,6 @@ def search(
         {key: value for key, value in {**keys, "from": since, "to": until, "sort": sort}.items() if value}
     )
     return RedirectResponse(f"/?{query}" if query else "/", status_code=303)
-
-
-def _listed(parts: WebParts, asked: _Asked) -> Worklist:
-    return studies.worklist(
-        parts.settings,
-        parts.spool,
-        parts.prompts(),
-        asked.wanted,
-        limit=_PAGE_STUDIES,
-        offset=(asked.page - 1) * _PAGE_STUDIES,
-    )
 
 
 def _asked(parts: WebParts, request: Request, *, sees: bool) -> _Asked:

@@ -650,13 +650,15 @@ def test_pages_and_explain_tell_the_parts_of_a_study(tmp_path: Path) -> None:
     received = {"x1": X, "x2": X, "y": Y, "nobody": NOBODY}
     uids = {name: node.receive(name, **changes) for name, changes in received.items()}
     node.round()
-    browser = pages_of(parts_of(settings, node.spool), user="reader")
+    parts = parts_of(settings, node.spool)
+    browser = pages_of(parts, user="reader")
 
-    known = studies.study(settings, node.spool, PROMPTS, STUDY)
+    found = studies.study(parts, STUDY)
     told = explain_uid(STUDY, settings)
     pages = {name: browser.get(f"/studies/{STUDY}?film={uid}").text for name, uid in uids.items()}
 
-    assert known is not None
+    assert found is not None
+    known, _films = found
     assert {frozenset(part) for part in known.parts} == {frozenset((uids["x1"], uids["x2"])), frozenset((uids["y"],))}
     assert {film.uid: film.status for film in known.films}[uids["nobody"]] == "not_processed"
     of_parts = {(output.kind, output.films) for output in known.outputs if output.films}

@@ -28,7 +28,7 @@ from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import peers
 from tests.support.damage import FILM, STUDY, Bench
 from tests.support.fakes import ScriptedReader
-from tests.support.finished import Finished
+from tests.support.finished import Finished, parts_of
 from tests.support.spoken import PROMPTS
 
 KEY = "edema"
@@ -63,7 +63,7 @@ def finished(
 
 
 def queue_of(node: Finished, *, limit: int = 50) -> ReviewQueue:
-    return review.queue(node.settings, node.spool, PROMPTS, limit=limit)
+    return review.queue(parts_of(node.settings, node.spool), limit=limit)
 
 
 def counted(node: Finished) -> dict[str, int]:
