@@ -45,7 +45,7 @@ from models.engines import FloatArray
 from models.errors import DeviceLost, ModelError, ReaderFault
 from models.reading.checking import Decided, Settled, answer_in_words, is_reported, settle
 from models.reading.decision import is_ratio_measured
-from models.reading.places import lungs, within
+from models.reading.places import lungs, where_possible
 
 GROUP: Final = "chex_node.readers"
 """The group of entry points by which an installed package gives its reader a name."""
@@ -331,8 +331,8 @@ def _within_lungs(answers: Mapping[str, PromptReading], prompts: Sequence[Reader
     parts, placed = lungs(prompts, found), dict(answers)
     for prompt, (boxes, _) in zip(prompts, found, strict=True):
         answer = answers[prompt.key]
-        if is_reported(prompt, answer.state) and prompt.is_of_lungs and len(boxes):
-            kept = tuple(compress(answer.boxes, within(boxes, parts)))
+        if is_reported(prompt, answer.state) and len(boxes):
+            kept = tuple(compress(answer.boxes, where_possible(prompt, boxes, parts)))
             placed[prompt.key] = replace(answer, boxes=kept, laterality=answer.laterality if kept else "unknown")
     return placed
 

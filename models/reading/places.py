@@ -33,7 +33,7 @@ def place_findings(film: DecidedFilm, decisions: Decisions) -> DecidedFilm:
     visible, lateralities = list(film.visible), dict[int, Laterality]()
     for index in film.reported:
         key, (boxes, scores) = film.prompts[index].key, film.visible[index]
-        is_drawn = within(boxes, parts) if film.prompts[index].is_of_lungs else np.ones(len(boxes), dtype=bool)
+        is_drawn = where_possible(film.prompts[index], boxes, parts)
         if has_rules:
             is_drawn &= scores >= decisions.box_score(key)
         visible[index] = boxes[is_drawn], scores[is_drawn]
@@ -54,6 +54,14 @@ def lungs(prompts: Sequence[ReaderPrompt], visible: Sequence[tuple[FloatArray, F
         if prompt.kind is PromptKind.REGION and prompt.is_of_lungs and len(boxes)
     ]
     return np.reshape(parts, (-1, 4))
+
+
+def where_possible(prompt: ReaderPrompt, boxes: FloatArray, parts: FloatArray) -> NDArray[np.bool_]:
+    """Return for each box [box, 4] of a finding whether it can be there: one of lung or pleura lies in the lungs.
+
+    parts: of the lungs [part, 4]
+    """
+    return within(boxes, parts) if prompt.is_of_lungs else np.ones(len(boxes), dtype=bool)
 
 
 def within(boxes: FloatArray, parts: FloatArray) -> NDArray[np.bool_]:

@@ -13,7 +13,9 @@ import pytest
 
 from models.checkpoint.files import CARD, verify
 from models.decisions import ThresholdChange
-from models.lab.evaluation.card import main
+from models.lab.evaluation import places_page
+from models.lab.evaluation.card import main, read_evaluation
+from models.lab.evaluation.document import PLACES, inner
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
 
@@ -30,6 +32,17 @@ def test_the_shipped_model_forbids_use_for_patients(model: Path) -> None:
     assert "A demonstration, not a medical device." in card
     assert "must never be used for a patient" in card
     assert "never any clinical use" in read_manifest(model).intended_use
+
+
+def test_the_shipped_card_has_the_places_that_were_measured() -> None:
+    measured = read_evaluation(VOCABULARIES.parent / "card" / "4-places.json")
+    [(head, rows)] = places_page.tables(inner(measured.tasks, PLACES))
+
+    shown = (VOCABULARIES.parent / CARD).read_text(encoding="utf-8").splitlines()
+    first = shown.index(f"| {' | '.join(head)} |")
+    assert shown[first + 2 : first + 3 + len(rows)] == [*(f"| {' | '.join(row)} |" for row in rows), ""]
+    assert rows[1][:3] == ["lung opacity, limit in use: 0.055", "86/86", "39/62 (0.44 to 0.77)"]
+    assert not list(places_page.tables({}))
 
 
 def evaluation(folder: Path, directory: Path, **changes: object) -> Path:

@@ -9,7 +9,6 @@ from typing import Final
 
 from models.checkpoint.card import section
 from models.decisions import PHANTOMS
-from models.lab.evaluation import places_page
 from models.lab.evaluation.published.marks import efficacy_names
 from models.lab.evaluation.request import CURVE
 
@@ -272,11 +271,9 @@ def tables(made: Mapping[str, object]) -> Iterator[Table]:
 def card_tables(document: Mapping[str, object]) -> Iterator[Table]:
     """Yield the tables that a card shows of an evaluation: its main figures; of patient films also findings and groups.
 
-    What phantoms show by finding is drawn in the plots.
+    What phantoms show by finding is drawn in the plots; `places_page` has the table of places.
     """
     made = inner(document, "tasks")
-    if places := inner(made, PLACES):
-        yield places_page.table(places)
     if main := [row for task in made if task != PLACES for row in _card_rows(task, inner(made, task))]:
         yield ["", "", "value", "without a network"], main
     if str(document["data"]).startswith(PHANTOMS):

@@ -24,7 +24,7 @@ from models.lab.evaluation.request import SHARES
 from models.lab.evaluation.statistics import Indices
 from models.lab.training.split import FOLDS, folds_of
 from models.reading.decided_film import DecidedFilm
-from models.reading.places import lungs, shown_boxes, side_certainty, within
+from models.reading.places import lungs, shown_boxes, side_certainty, where_possible
 from node.read.framing import Framing
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ def figures(films: Sequence[PlacedFilm], limits: Sequence[float], *, resamples: 
 
 def _shown(film: DecidedFilm, index: int, parts: FloatArray, decisions: Decisions) -> tuple[FloatArray, FloatArray]:
     boxes, scores = shown_boxes(film.regions.boxes[0, index], film.regions.scores[0, index], decisions)
-    is_within = within(boxes, parts) if film.prompts[index].is_of_lungs else np.ones(len(boxes), dtype=bool)
-    return boxes[is_within], scores[is_within]
+    is_possible = where_possible(film.prompts[index], boxes, parts)
+    return boxes[is_possible], scores[is_possible]
 
 
 def _known(truth: Truth, key: str) -> FloatArray | None:

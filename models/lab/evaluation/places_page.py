@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from models.lab.evaluation.document import Table, inner
 from models.lab.evaluation.request import SHARES
 
 HEAD: Final = (
@@ -19,34 +20,35 @@ HEAD: Final = (
 _BOXES: Final = "boxes_right"
 
 
-def table(places: Mapping[str, object]) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows: of each finding by both limits and in the folds, and of all findings.
+def tables(places: Mapping[str, object]) -> Iterator[Table]:
+    """Yield the table, if places were measured: of each finding by both limits and in the folds, and of all findings.
 
     places: what `models.lab.evaluation.placing` measured; a limit by which nothing has a box has no row
     """
-    return list(HEAD), list(_rows(places))
+    if places:
+        yield list(HEAD), list(_rows(places))
 
 
 def _rows(places: Mapping[str, object]) -> Iterator[list[str]]:
-    boxed = _inner(places, "boxed")
-    for key, limits in _inner(places, "limits").items():
-        name, fits = key.replace("_", " "), {part: _gain(_inner(_inner(boxed, part), key)) for part in boxed}
-        own = limits if isinstance(limits, Mapping) else {}
+    boxed, limits = inner(places, "boxed"), inner(places, "limits")
+    for key in limits:
+        name, fits = key.replace("_", " "), {part: _gain(inner(inner(boxed, part), key)) for part in boxed}
+        own = inner(limits, key)
         for part, limit, what in (("before", "before", "in use"), ("chosen", "chosen", "chosen")):
-            made = _inner(_inner(places, part), key)
+            made = inner(inner(places, part), key)
             if made.get("with_box"):
                 yield [f"{name}, limit {what}: {own.get(limit):.3f}", *_cells(made), fits["held_out"]]
-        folds = _inner(_inner(places, "folds"), key)
+        folds = inner(inner(places, "folds"), key)
         yield [f"{name}, in the folds", *_cells(folds, is_by_fold=True), fits["folds"]]
-    together = _inner(places, "all")
-    yield ["all findings, limits in use", *_cells(_inner(together, "before")), ""]
-    if any(isinstance(own, Mapping) and own.get("is_better") for own in _inner(places, "limits").values()):
-        yield ["all findings, better limits", *_cells(_inner(together, "after")), ""]
+    together = inner(places, "all")
+    yield ["all findings, limits in use", *_cells(inner(together, "before")), ""]
+    if any(inner(limits, key).get("is_better") for key in limits):
+        yield ["all findings, better limits", *_cells(inner(together, "after")), ""]
 
 
 def _cells(made: Mapping[str, object], *, is_by_fold: bool = False) -> Iterator[str]:
     """Yield each count; that of right boxes with its interval, or with what it is in each fold."""
-    bounds, by_fold = _inner(made, "intervals").get(_BOXES), made.get("by_fold")
+    bounds, by_fold = inner(made, "intervals").get(_BOXES), made.get("by_fold")
     for part, whole in SHARES.items():
         after = ""
         if part == _BOXES and is_by_fold and isinstance(by_fold, list):
@@ -57,12 +59,7 @@ def _cells(made: Mapping[str, object], *, is_by_fold: bool = False) -> Iterator[
 
 
 def _gain(made: Mapping[str, object]) -> str:
-    bounds, gain = _inner(made, "intervals").get("gain_on_positives"), made.get("gain_on_positives")
+    bounds, gain = inner(made, "intervals").get("gain_on_positives"), made.get("gain_on_positives")
     if not isinstance(bounds, list) or not isinstance(gain, float):
         return "-"
     return f"{gain:.2f} ({bounds[0]:.2f} to {bounds[1]:.2f})"
-
-
-def _inner(table: Mapping[str, object], key: str) -> Mapping[str, object]:
-    found = table.get(key)
-    return found if isinstance(found, Mapping) else {}
