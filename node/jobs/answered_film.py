@@ -44,12 +44,15 @@ class AnsweredFilm:
 
 def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
     """Return a received film with its answer. Raises InputError if it has none, and UnusableFilm."""
+    reading = newest_reading(spool.readings(instance.study_uid), instance)
+    if reading is None:
+        raise InputError("this film has no answer yet; wait until it is read")
+    return _with_header(instance, reading[1], spool)
+
+
+def _with_header(instance: Instance, stored: JsonObject, spool: Spool) -> AnsweredFilm:
     try:
-        reading = newest_reading(spool.readings(instance.study_uid), instance)
-        if reading is None:
-            raise InputError("this film has no answer yet; wait until it is read")
         header = header_reading.read_header(instance.path, character_set=spool.character_set)
-        stored = reading[1]
         return AnsweredFilm(instance=instance, answer=decode(Film, stored), header=header, stored=stored)
     except FileNotFoundError as error:
         raise UnusableFilm(REMOVED) from error
@@ -76,9 +79,9 @@ def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: Prompt
     try:
         facts, readings = study_facts.load(spool, study_uid), spool.readings(study_uid)
         films = [
-            read_film(spool, instance)
+            _with_header(instance, reading[1], spool)
             for instance in facts.instances
-            if instance.sop_instance_uid not in facts.rejected and newest_reading(readings, instance)
+            if instance.sop_instance_uid not in facts.rejected and (reading := newest_reading(readings, instance))
         ]
     except (InputError, OtherForm, OSError):
         return True
