@@ -31,6 +31,7 @@ Status: TypeAlias = Literal["begun", "ended"]
 
 FILE: Final = "told-troubles.json"
 _FIRST_WAIT_SECONDS: Final = 5.0
+_MOST_DOUBLINGS: Final = 10
 _LONGEST_WAIT_SECONDS: Final = 3600.0
 MOST_ATTEMPTS: Final = 15
 """After them a message is given up: in about five and a half hours."""
@@ -118,10 +119,15 @@ def without(state: AlertState, sent: Waiting) -> AlertState:
 
 
 def delayed(state: AlertState, failed: Waiting, *, now: float) -> AlertState:
-    """Schedule the next attempt: after 5 s, doubled each time, at most an hour."""
-    wait = min(_FIRST_WAIT_SECONDS * 2**failed.attempts, _LONGEST_WAIT_SECONDS)
+    """Schedule the next attempt, at most an hour later."""
+    wait = wait_seconds(failed.attempts, longest=_LONGEST_WAIT_SECONDS)
     again = replace(failed, attempts=failed.attempts + 1, next_at=now + wait)
     return replace(state, waiting=tuple(again if waiting is failed else waiting for waiting in state.waiting))
+
+
+def wait_seconds(attempts: int, *, longest: float) -> float:
+    """Return how long a webhook is left alone that has refused a message: 5 s, doubled after each earlier attempt."""
+    return min(_FIRST_WAIT_SECONDS * 2.0 ** min(attempts, _MOST_DOUBLINGS), longest)
 
 
 def given_up(state: AlertState) -> list[Waiting]:

@@ -33,7 +33,6 @@ from node.store.spool import Spool
 from node.threads import Periodic
 
 _FOLDER: Final = "notices"
-_FIRST_WAIT_SECONDS: Final = 5.0
 _LONGEST_WAIT_SECONDS: Final = 300.0
 _PAUSE_SECONDS: Final = 1.0
 _ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -147,7 +146,7 @@ class Notices:
         try:
             self._send(notice, webhook)
         except RetryLater as error:
-            wait = min(_FIRST_WAIT_SECONDS * 2 ** min(notice.attempts, 10), _LONGEST_WAIT_SECONDS)
+            wait = alerts.wait_seconds(notice.attempts, longest=_LONGEST_WAIT_SECONDS)
             later = replace(notice, attempts=notice.attempts + 1, next_at=time.time() + wait)
             files.write(_waiting(directory, notice.id), _content(later))
             log.get().warning("notice.delayed", study=notice.study, reason=str(error), **facts)

@@ -96,6 +96,7 @@ def test_a_message_is_tried_less_and_less_and_given_up() -> None:
     assert waits[:3] == [5.0, 10.0, 20.0]
     assert (len(waits), max(waits)) == (MOST_ATTEMPTS, 3600.0)
     assert sum(waits) < 8 * 3600
+    assert alerts.wait_seconds(2000, longest=300.0) == 300.0, "a notice has no last attempt"
 
 
 def test_of_too_many_messages_the_oldest_are_given_up() -> None:
