@@ -49,6 +49,7 @@ from models.lab.tasks.regions import features_together
 from models.network.detector import Detection
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
+from tests.lab.proposals import proposals
 from tests.models.test_network import picture_of, small_network
 from tests.paths import REPOSITORY
 
@@ -77,21 +78,6 @@ def array(*values: float) -> FloatArray:
     return np.array(values, dtype=np.float32)
 
 
-def proposed(
-    boxes: Sequence[Sequence[list[float]]], scores: Sequence[Sequence[float]], tokens: torch.Tensor | None = None
-) -> Detection:
-    """What the network proposes for one film: of each class or phrase the boxes [R, 4], with their scores."""
-    judged = torch.tensor([scores])
-    tokens = torch.ones(*judged.shape, 2) if tokens is None else tokens
-    return Detection(
-        boxes=torch.tensor([boxes]),
-        scores=judged,
-        tokens=tokens,
-        aggregated_scores=judged.mean(dim=-1),
-        aggregated=tokens.mean(dim=2),
-    )
-
-
 # ---- detection
 
 BY_WEIGHTS = DetectionSettings(by_prompts=False, by_weights=True)
@@ -117,8 +103,8 @@ def test_precision_agrees_with_numbers_computed_by_hand() -> None:
     # "mass": its box is met up to IoU 0.6, six of seven thresholds, but a film without a mass has a better score, so
     # the precision is a half at every recall. "edema": met at all seven.
     films = [
-        located([("mass", BOX)], proposed([[WIDE], [CORNER]], [[0.6], [0.1]])),
-        located([("edema", BOX)], proposed([[CORNER], [BOX]], [[0.9], [0.8]])),
+        located([("mass", BOX)], proposals([[WIDE], [CORNER]], [[0.6], [0.1]])),
+        located([("edema", BOX)], proposals([[CORNER], [BOX]], [[0.9], [0.8]])),
     ]
 
     made = detection.measure(films, ASKED, BY_WEIGHTS, NO_RESAMPLES)
@@ -132,7 +118,7 @@ def test_precision_agrees_with_numbers_computed_by_hand() -> None:
 
 def test_an_enclosing_box_counts_once_for_its_class() -> None:
     halves = [[0.4, 0.5, 0.2, 0.4], [0.6, 0.5, 0.2, 0.4]]
-    films = [located([("mass", BOX)], proposed([halves, halves], [[0.6, 0.5], [0.1, 0.1]]))]
+    films = [located([("mass", BOX)], proposals([halves, halves], [[0.6, 0.5], [0.1, 0.1]]))]
 
     apart = detection.measure(films, ASKED, BY_WEIGHTS, NO_RESAMPLES)["map_on_positives"]
     together = detection.measure(films, ASKED, replace(BY_WEIGHTS, merge="enclose"), NO_RESAMPLES)["map_on_positives"]
@@ -146,8 +132,8 @@ def test_scale_score_and_overlap_are_chosen_by_precision() -> None:
     # Boxes of "mass" are drawn twice as large as the network's. The scores are of no use: the prompts alone tell.
     like, unlike = (torch.tensor([axis, axis]).reshape(1, 2, 1, 2) for axis in ([1.0, 0.0], [0.0, 1.0]))
     films = [
-        located([("mass", BOX)], proposed([[small], [CORNER]], [[0.5], [0.5]], like)),
-        located([("edema", BOX)], proposed([[small], [BOX]], [[0.9], [0.5]], unlike)),
+        located([("mass", BOX)], proposals([[small], [CORNER]], [[0.5], [0.5]], like)),
+        located([("edema", BOX)], proposals([[small], [BOX]], [[0.9], [0.5]], unlike)),
     ]
 
     settings = detection.chosen(films, ASKED)
@@ -169,13 +155,13 @@ def test_scale_score_and_overlap_are_chosen_by_precision() -> None:
 def test_overlaps_are_not_chosen_where_boxes_are_enclosed() -> None:
     asked = replace(ASKED, shipped=replace(BY_WEIGHTS, merge="enclose", overlap=0.25))
 
-    settings = detection.chosen([located([("mass", BOX)], proposed([[BOX], [BOX]], [[0.5], [0.5]]))], asked)
+    settings = detection.chosen([located([("mass", BOX)], proposals([[BOX], [BOX]], [[0.5], [0.5]]))], asked)
 
     assert (settings.merge, settings.overlap) == ("enclose", 0.25)
 
 
 def test_the_fixed_overlap_is_measured_beside_the_chosen_one() -> None:
-    found = proposed([[BOX, WIDE], [CORNER, CORNER]], [[0.6, 0.5], [0.1, 0.1]])
+    found = proposals([[BOX, WIDE], [CORNER, CORNER]], [[0.6, 0.5], [0.1, 0.1]])
 
     made = detection.measure(
         [located([("mass", WIDE), ("mass", BOX)], found)], ASKED, replace(BY_WEIGHTS, overlap=0.95), NO_RESAMPLES
@@ -200,8 +186,8 @@ def test_grounding_agrees_with_numbers_computed_by_hand() -> None:
     # The first phrase shares a quarter of the picture with its half, of three quarters, up to the score 0.35; above, it
     # has no mask and its half is missed. The second meets its quarter at every score.
     films = [
-        grounded([[LEFT_HALF]], proposed([[MIDDLE]], [[0.35]])),
-        grounded([[QUARTER]], proposed([[QUARTER]], [[0.9]])),
+        grounded([[LEFT_HALF]], proposals([[MIDDLE]], [[0.35]])),
+        grounded([[QUARTER]], proposals([[QUARTER]], [[0.9]])),
     ]
 
     made = grounding.measure(films, Settings(), NO_RESAMPLES)
@@ -229,7 +215,7 @@ def test_a_mask_is_what_boxes_cover_together() -> None:
 def test_scale_overlap_and_score_are_chosen_on_films() -> None:
     small = [0.5, 0.5, 0.2, 0.2]
     # The network's boxes are half as large as the true ones; a wrong one of low score is in every mask but the last.
-    films = [grounded([[BOX]], proposed([[small, [0.1, 0.1, 0.1, 0.1]]], [[0.6, 0.45]]))]
+    films = [grounded([[BOX]], proposals([[small, [0.1, 0.1, 0.1, 0.1]]], [[0.6, 0.45]]))]
 
     settings = grounding.chosen(films)
 
@@ -244,8 +230,8 @@ def test_scale_overlap_and_score_are_chosen_on_films() -> None:
 
 
 def test_deviations_come_from_resampled_films() -> None:
-    hits = [located([("mass", BOX)], proposed([[box], [CORNER]], [[0.5], [0.1]])) for box in (BOX, CORNER)]
-    said = [grounded([[QUARTER]], proposed([[box]], [[0.8]])) for box in (QUARTER, CORNER)]
+    hits = [located([("mass", BOX)], proposals([[box], [CORNER]], [[0.5], [0.1]])) for box in (BOX, CORNER)]
+    said = [grounded([[QUARTER]], proposals([[box]], [[0.8]])) for box in (QUARTER, CORNER)]
     twenty = Bootstrap(resamples=20)
 
     for figures, names in (

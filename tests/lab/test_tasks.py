@@ -21,6 +21,7 @@ from models.lab.tasks.sentence_selection import SelectedSentence, gets_sentence,
 from models.manifest import ReportRule
 from models.network.chex import Chex
 from models.network.detector import Detection
+from tests.lab.proposals import proposals
 from tests.models.test_network import DIM, picture_of, small_network
 from tests.support.material import material
 
@@ -50,19 +51,6 @@ def one_film(picture: Picture, film: int) -> Picture:
     return patches, positions, cls
 
 
-def found(boxes: list[list[list[float]]], scores: list[list[float]], tokens: Tensor | None = None) -> Detection:
-    """One film with boxes [C, R, 4] of each class or sentence, and their scores [C, R]."""
-    judged = torch.tensor([scores])
-    tokens = torch.ones(*judged.shape, 2) if tokens is None else tokens
-    return Detection(
-        boxes=torch.tensor([boxes]),
-        scores=judged,
-        tokens=tokens,
-        aggregated_scores=judged.mean(dim=-1),
-        aggregated=tokens.mean(dim=2),
-    )
-
-
 def rows_of(proposed: Detection, settings: DetectionSettings) -> FloatArray:
     (rows,) = detections(proposed, CLASSES, settings)
     return rows
@@ -72,7 +60,7 @@ def rows_of(proposed: Detection, settings: DetectionSettings) -> FloatArray:
 
 
 def test_boxes_under_better_ones_of_their_class_are_dropped() -> None:
-    proposed = found([[LEFT, NEAR_LEFT, RIGHT], [LEFT, RIGHT, NEAR_LEFT]], [[0.3, 0.5, 0.2], [0.6, 0.4, 0.1]])
+    proposed = proposals([[LEFT, NEAR_LEFT, RIGHT], [LEFT, RIGHT, NEAR_LEFT]], [[0.3, 0.5, 0.2], [0.6, 0.4, 0.1]])
 
     rows = rows_of(proposed, BY_WEIGHTS)
 
@@ -83,7 +71,7 @@ def test_boxes_under_better_ones_of_their_class_are_dropped() -> None:
 def test_an_enclosing_box_has_the_best_score_in_class_order() -> None:
     settings = DetectionSettings(by_prompts=False, by_weights=True, merge="enclose")
 
-    rows = rows_of(found([[LEFT, RIGHT], [NEAR_LEFT, NEAR_LEFT]], [[0.1, 0.3], [0.9, 0.2]]), settings)
+    rows = rows_of(proposals([[LEFT, RIGHT], [NEAR_LEFT, NEAR_LEFT]], [[0.1, 0.3], [0.9, 0.2]]), settings)
 
     np.testing.assert_allclose(rows, [[0.5, 0.5, 0.8, 0.4, 0, 0.3], [*NEAR_LEFT, 1, 0.9]], atol=1e-6)
 
@@ -95,7 +83,7 @@ def test_a_box_is_scored_by_what_it_holds(by_weights: bool, factor: float, tempe
     tokens = torch.tensor([[[[5.0, 0.0]], [[0.1, 0.0]]]])
     settings = DetectionSettings(by_weights=by_weights, temperature=temperature)
 
-    rows = rows_of(found([[LEFT], [LEFT]], [[0.25], [0.25]], tokens), settings)
+    rows = rows_of(proposals([[LEFT], [LEFT]], [[0.25], [0.25]], tokens), settings)
 
     likely = 1 / (1 + math.exp(-1 / temperature))
     np.testing.assert_allclose(rows[:, 4:], [[0, factor * likely], [1, factor * (1 - likely)]], atol=1e-6)
@@ -138,7 +126,7 @@ def sentences(*counts: int) -> list[Tensor]:
 
 
 def test_boxes_of_a_sentence_come_best_first_without_overlaps() -> None:
-    proposed = found([[LEFT, NEAR_LEFT, RIGHT], [RIGHT, LEFT, NEAR_LEFT]], [[0.2, 0.4, 0.6], [0.1, 0.5, 0.3]])
+    proposed = proposals([[LEFT, NEAR_LEFT, RIGHT], [RIGHT, LEFT, NEAR_LEFT]], [[0.2, 0.4, 0.6], [0.1, 0.5, 0.3]])
 
     ((first, second),) = groundings(proposed, torch.tensor([[False, False]]), GroundingSettings())
 
