@@ -34,6 +34,10 @@ def test_the_shipped_model_forbids_use_for_patients(model: Path) -> None:
     assert "never any clinical use" in read_manifest(model).intended_use
 
 
+def test_the_shipped_card_is_short() -> None:
+    assert (VOCABULARIES.parent / CARD).stat().st_size <= 15_000
+
+
 def test_the_shipped_card_has_the_places_that_were_measured() -> None:
     measured = read_evaluation(VOCABULARIES.parent / "card" / "4-places.json")
     [(head, rows)] = places_page.tables(inner(measured.tasks, PLACES))
@@ -104,7 +108,7 @@ def test_a_card_shows_the_main_figures_has_all_beside_it_and_the_directory_opens
     for text in (
         "| 0.457 +/- 0.012 | constant box 0.042 |",
         "500 films",
-        "the lowest: fracture 0.01, cardiomegaly 0.91",
+        "the lowest: Average precision by finding: fracture 0.01, cardiomegaly 0.91.",
         "| sex F | 20 | 0.712 (0.650 to 0.770) |",
         "| edema | 12 | 40 | 0.800 |",
         notes.read_text(),

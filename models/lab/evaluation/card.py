@@ -160,14 +160,14 @@ def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evalu
         ablations=_ablations(own, others) if others else None,
         lowest=list(_lowest(own)),
         notes=notes.strip(),
-        pictures=list(_pictures(directory, own)),
     )
 
 
 def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
-    """Write what the card shows of an evaluation; draw its plots, and put all its figures beside them."""
+    """Write what the card shows of an evaluation; draw its plots, and put all its figures and pictures beside them."""
     path = f"{FOLDER}/{number}-{evaluation.path.name}"
     shutil.copyfile(evaluation.path, directory / path)
+    plots = [plot for task in evaluation.tasks for plot in _plots(directory, evaluation, task, number=number)]
     return section(
         "films",
         data=evaluation.document["data"],
@@ -175,7 +175,7 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
         held_out=evaluation.document.get("held_out"),
         engine=inner(evaluation.document, "model").get("engine"),
         tables=[*places_page.tables(inner(evaluation.tasks, PLACES)), *card_tables(evaluation.document)],
-        plots=[plot for task in evaluation.tasks for plot in _plots(directory, evaluation, task, number=number)],
+        pictures=[*plots, *_pictures(directory, evaluation, number=number)],
         figures=path,
     )
 
@@ -203,6 +203,14 @@ def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield name, plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
 
 
+def _pictures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[tuple[str, str]]:
+    """Copy the contact sheets; yields the name of each, and its path."""
+    for picture in evaluation.pictures:
+        path = f"{FOLDER}/{number}-{picture.name}"
+        shutil.copyfile(picture, directory / path)
+        yield picture.stem, path
+
+
 def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Table:
     """Compare every other evaluation with the model's own on the same films."""
     data = {evaluation.document["data"] for evaluation in others}
@@ -223,27 +231,23 @@ def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Table
     ]
 
 
-def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, str, str]]:
-    """Yield films, figure, and the lowest values of it; not of what a table of patient films has by finding."""
+def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, list[str]]]:
+    """Yield films, and of each figure the lowest values; not of what a table of patient films has by finding.
+
+    One value alone is the mean, which stands above.
+    """
     for evaluation in own:
-        is_drawn = str(evaluation.document["data"]).startswith(PHANTOMS)
+        is_drawn, figures = str(evaluation.document["data"]).startswith(PHANTOMS), list[str]()
         for task, (table, title, *_) in _PLOTS.items():
             if task == "films" and not is_drawn:
                 continue
             values = _numbers(inner(inner(evaluation.tasks, task), table))
             known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
-            if known:
+            if len(known) > 1:
                 worst = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for value, name in known)
-                yield evaluation.document["data"], title.partition(";")[0], worst
-
-
-def _pictures(directory: Path, own: Sequence[Evaluation]) -> Iterator[tuple[str, str]]:
-    """Copy the contact sheets; yields what each shows, and its path."""
-    for number, evaluation in enumerate(own, 1):
-        for picture in evaluation.pictures:
-            path = f"{FOLDER}/{number}-{picture.name}"
-            shutil.copyfile(picture, directory / path)
-            yield f"{picture.stem} on {evaluation.document['data']}", path
+                figures.append(f"{title.partition(';')[0]}: {worst}")
+        if figures:
+            yield evaluation.document["data"], figures
 
 
 def _name(evaluation: Evaluation) -> str:
