@@ -6,7 +6,9 @@ with one JSON object; a short form of most of them is among the tests with the s
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Collection
 from typing import Final, NamedTuple
 
 PYTHON: Final = sys.executable
@@ -22,6 +24,14 @@ class Part(NamedTuple):
     minutes: int
     what: str
     command: tuple[str, ...] | None = None
+
+
+def named_parts(parts: Collection[str], text: str) -> list[str]:
+    """Take names with commas between them. Raises argparse.ArgumentTypeError for one that is no part."""
+    found = text.split(",")
+    if unknown := [name for name in found if name not in parts]:
+        raise argparse.ArgumentTypeError(f"there is no part {', '.join(unknown)}; choose of {', '.join(parts)}")
+    return found
 
 
 def _program(name: str, *options: str) -> tuple[str, ...]:

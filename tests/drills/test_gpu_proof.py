@@ -6,27 +6,17 @@ import json
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from models.manifest import read_manifest
 from tests.drills import gpu_proof
 from tests.paths import REPOSITORY
-from tests.support.fake_gpu import FakeGpu
+from tests.support.fake_gpu import FakeGpu, WrongGpu
 
 pytestmark = pytest.mark.drill(part="runtimes")
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has what this test does without")
-
-
-class Wrong(FakeGpu):
-    """A GPU that computes with other numbers than it was given."""
-
-    def put(self, array: NDArray[np.generic]) -> Tensor:
-        return super().put(np.multiply(array, 1.5, dtype=np.float32) if array.dtype == np.float32 else array)
 
 
 @without_gpu
@@ -63,7 +53,7 @@ def test_each_runtime_has_its_figures_or_its_reason(
 def test_a_runtime_that_differs_fails_the_proof(half_model: Path, tmp_path: Path) -> None:
     first = next(
         measured
-        for measured in gpu_proof.measure(half_model, Wrong(), engines=tmp_path / "engines", films=1)
+        for measured in gpu_proof.measure(half_model, WrongGpu(), engines=tmp_path / "engines", films=1)
         if measured.name.startswith("onnx-cuda")
     )
 

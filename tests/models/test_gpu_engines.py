@@ -19,7 +19,6 @@ import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from models.checkpoint.weights import load_network
 from models.engines import Engine, EngineUnavailable
@@ -33,7 +32,7 @@ from models.errors import DeviceError, DeviceLost, ModelError
 from models.manifest import NetworkSizes, read_manifest
 from models.network.static_decoding import Step
 from tests.support.engine_checks import features, films, read_more_films_than_a_part, write_well_formed_sentences
-from tests.support.fake_gpu import STREAM, FakeGpu
+from tests.support.fake_gpu import STREAM, FakeGpu, WrongGpu
 
 pytestmark = pytest.mark.drill(part="runtimes")
 
@@ -305,13 +304,6 @@ def test_a_gpu_that_is_lost_at_the_start_lets_the_cpu_answer(half_model: Path, f
 CARD = torch.device("cuda", 0)
 
 
-class Wrong(FakeGpu):
-    """A GPU that computes with other numbers than it was given."""
-
-    def put(self, array: NDArray[np.generic]) -> Tensor:
-        return super().put(np.multiply(array, 1.5, dtype=np.float32) if array.dtype == np.float32 else array)
-
-
 @pytest.fixture(scope="module")
 def onnx_cuda(phantom_model: Path) -> Engine:
     return open_engine(phantom_model, engine="onnx-cuda", threads=1, gpu=FakeGpu())
@@ -394,13 +386,13 @@ def test_the_provider_gets_the_stream_and_no_tf32() -> None:
 
 def test_a_gpu_that_computes_something_else_is_refused(half_model: Path) -> None:
     with pytest.raises(EngineUnavailable, match=r"ONNX Runtime .* \(float16\) on NVIDIA H100 .* differs") as refused:
-        open_engine(half_model, engine="onnx-cuda", threads=1, gpu=Wrong())
+        open_engine(half_model, engine="onnx-cuda", threads=1, gpu=WrongGpu())
 
     assert refused.value.reason == "not_proven"
 
 
 def test_every_runtime_on_a_wrong_gpu_is_refused_in_turn(half_model: Path) -> None:
-    opened = open_first(half_model, engine="onnx-cuda", threads=1, gpu=Wrong())
+    opened = open_first(half_model, engine="onnx-cuda", threads=1, gpu=WrongGpu())
 
     assert opened.engine.name == "onnx"
     assert [(each.engine, each.reason) for each in opened.fallbacks] == [

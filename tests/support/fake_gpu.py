@@ -55,3 +55,10 @@ class FakeGpu:
     def _known(self, tensor: Tensor) -> Tensor:
         self.pieces[tensor.data_ptr()] = (weakref.ref(tensor), tensor.nbytes)
         return tensor
+
+
+class WrongGpu(FakeGpu):
+    """A GPU that computes with other numbers than it was given."""
+
+    def put(self, array: NDArray[np.generic]) -> Tensor:
+        return super().put(np.multiply(array, 1.5, dtype=np.float32) if array.dtype == np.float32 else array)

@@ -35,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -45,6 +46,7 @@ from tests.drills.bench import alone, around, node, receiving, reports, runtimes
 from tests.drills.bench.networks import Networks, make_model
 from tests.drills.bench.results import Found, Results
 from tests.drills.bench.turns import apart
+from tests.drills.parts import named_parts
 
 Part = Callable[[], Found]
 OF_NETWORK = ("generator", "report", "graphs")
@@ -180,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="tests.drills.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="the short form")
-    parser.add_argument("--only", type=_names, help="these parts, with commas between them")
+    parser.add_argument("--only", type=partial(named_parts, PARTS), help="these parts, with commas between them")
     parser.add_argument("--films", type=_numbers, default=[1, 4, 16], help="that are read at once")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
@@ -204,13 +206,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"each ENGINE or ENGINE:PRECISION; default: {runtimes.DEFAULT}",
     )
     return parser
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in PARTS]:
-        raise argparse.ArgumentTypeError(f"there is no part {', '.join(unknown)}; choose of {', '.join(PARTS)}")
-    return names
 
 
 def _numbers(text: str) -> list[int]:

@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from models import progress
 from models.progress import ProgressReport
 from tests.drills.fuzz import Tally, associations, pixels, requests
+from tests.drills.parts import named_parts
 from tests.paths import REPOSITORY
 
 Run = Callable[[argparse.Namespace, Path, ProgressReport], Tally]
@@ -30,7 +32,7 @@ Run = Callable[[argparse.Namespace, Path, ProgressReport], Tally]
 def main(words: list[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="tests.drills.fuzz", description=__doc__)
-    parser.add_argument("--only", type=_names, default=list(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--only", type=partial(named_parts, PARTS), default=list(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--seconds", type=float, default=420.0, help="of bent associations")
     parser.add_argument("--cases", type=int, default=4000, help="of requests, and of damaged pixels")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -80,13 +82,6 @@ PARTS: dict[str, Run] = {
     "pixels": _pixels,
     "files": _files,
 }
-
-
-def _names(text: str) -> list[str]:
-    names = text.split(",")
-    if unknown := [name for name in names if name not in PARTS]:
-        raise argparse.ArgumentTypeError(f"there is no part {', '.join(unknown)}; choose of {', '.join(PARTS)}")
-    return names
 
 
 if __name__ == "__main__":
