@@ -78,6 +78,19 @@ def test_a_request_with_an_endless_body_is_answered_and_closed() -> None:
         assert served.closed("silent") == 1
 
 
+def test_a_body_that_slows_down_has_no_more_time() -> None:
+    async def read_body(_scope: Scope, receive: Receive, _send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+
+    limits = Limits(connections=64, stalled_seconds=0.5, body_bytes=50)
+    request = b"POST /films HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100
+    with serving(limits=limits, application=read_body) as served, served.connect(request) as connection:
+        served.send_byte_by_byte(connection)
+
+        assert served.closed("silent") == 1
+
+
 def test_an_idle_connection_stays_open() -> None:
     with serving(limits=QUICK) as served, served.connect(LIVE) as kept, served.connect(b"GET /re"):
         assert read_answer(kept).startswith(ANSWERED)

@@ -81,6 +81,14 @@ def command() -> P_DATA:
     return next(iter(sent.encode_msg(1, 16382)))
 
 
+def answer() -> C_STORE:
+    """The answer to that request."""
+    response = C_STORE()
+    response.MessageIDBeingRespondedTo, response.Status = 1, 0
+    response.AffectedSOPClassUID, response.AffectedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.2", "1.2.3"
+    return response
+
+
 @given(parts=st.lists(st.binary(max_size=9), max_size=8), together=st.integers(1, 3))
 def test_an_object_is_the_same_however_it_is_divided(parts: list[bytes], together: int) -> None:
     file, told = BytesIO(), list[str]()
@@ -113,6 +121,18 @@ def test_what_does_not_continue_an_object_ends_its_association(items: list[tuple
 
     assert told == [reason]
     assert (list(provider.dul.event_queue.queue), provider.msg_queue.qsize()) == (["Evt19"], 0)
+
+
+def test_an_association_may_have_any_number_of_small_messages() -> None:
+    told = list[str]()
+    provider = provider_of(BytesIO(), told)
+
+    for _ in range(2000):
+        provider.take(memoryview(pdu_of([(1, b"\2")])))
+        provider.send_msg(answer(), 1)
+        provider.take(memoryview(pdu_of(command().presentation_data_value_list)))
+
+    assert told == []
 
 
 @given(

@@ -185,6 +185,18 @@ def test_renewed_files_are_used_without_a_restart_once_they_fit(
     assert handshake(node, authority, scanner) != before
 
 
+def test_an_authority_that_is_added_counts_without_a_restart(
+    node: Node, authority: Authority, tls: ServerTlsSettings, tmp_path: Path
+) -> None:
+    other = Authority.found(tmp_path / "other")
+    caller = other.issue("scanner")
+    assert not echo(node, authority, caller)
+
+    tls.ca.write_bytes(tls.ca.read_bytes() + other.certificate.read_bytes())
+
+    assert echo(node, authority, caller)
+
+
 def test_missing_or_wrong_tls_files_are_named_before_the_start(
     scanner: Identity, tls: ServerTlsSettings, tmp_path: Path
 ) -> None:

@@ -47,6 +47,18 @@ def test_a_study_is_handed_on_at_most_once_a_second_and_before_the_end() -> None
     assert engine.taken == ["1", "1"]
 
 
+def test_a_study_that_was_found_at_start_stays_new_once_a_film_came() -> None:
+    handed = list[tuple[str, bool]]()
+    submitter = Submitter(lambda study, is_new: handed.append((study, is_new)) is None)
+    submitter.submit("1")
+    submitter.submit("1", is_new=False)
+    submitter.submit("2", is_new=False)
+    submitter.start()
+    submitter.close()
+
+    assert handed == [("1", True), ("2", False)]
+
+
 def test_a_study_does_not_wait_for_the_pause_of_another() -> None:
     engine = Engine()
     submitter = started(engine)
