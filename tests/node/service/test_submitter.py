@@ -48,15 +48,15 @@ def test_a_study_is_handed_on_at_most_once_a_second_and_before_the_end() -> None
 
 
 def test_a_study_that_was_found_at_start_stays_new_once_a_film_came() -> None:
-    handed = list[tuple[str, bool]]()
-    submitter = Submitter(lambda study, is_new: handed.append((study, is_new)) is None)
+    handed = dict[str, bool]()
+    submitter = Submitter(lambda study, is_new: bool(handed.setdefault(study, is_new)))
     submitter.submit("1")
     submitter.submit("1", is_new=False)
     submitter.submit("2", is_new=False)
     submitter.start()
     submitter.close()
 
-    assert handed == [("1", True), ("2", False)]
+    assert handed == {"1": True, "2": False}
 
 
 def test_a_study_does_not_wait_for_the_pause_of_another() -> None:
