@@ -110,16 +110,13 @@ def draw(report: Report, film: Film, received: Source, zone: ZoneInfo, *, state:
     kept = Dataset()
     overlays = (OVERLAYS,) if highdicom_gaps.keep_film(source, kept, layer=OVERLAYS) else ()
     layers = {name: _layer(name, order=order) for order, name in enumerate((*overlays, *drawn), 1)}
-    voi = gsps_grayscale.voi_of(source, stretch)
     dataset = GrayscaleSoftcopyPresentationState(
         referenced_images=[shown],
         content_label=state.label,
         content_description=f"{identity.RESEARCH_LABEL}: {state.description}",
         graphic_layers=list(layers.values()),
         graphic_annotations=[layer.annotation(layers[name], shown) for name, layer in drawn.items()],
-        modality_lut_transformation=gsps_grayscale.modality_of(source, stretch),
-        voi_lut_transformations=None if voi is None else [voi],
-        presentation_lut_transformation=gsps_grayscale.polarity_of(source, stretch),
+        **gsps_grayscale.transformations(source, stretch),
         **document.begin(
             report,
             modality="PR",
