@@ -1,11 +1,10 @@
-"""The permissions of each role: one table of all routes of the application.
+"""The permissions of each role: one table of the routes for readers; all others are for administrators.
 
-A route that is not in the table is for administrators. Pages leave out actions that their user may not do.
+Pages leave out actions that their user may not do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
@@ -13,8 +12,8 @@ from starlette.requests import Request
 from node.web.problems import Problem
 from node.web.users import Role, may_administer, note_denied, user_of
 
-_ROUTES: Final[Mapping[Role, tuple[str, ...]]] = {
-    Role.READER: (
+FOR_READERS: Final = frozenset(
+    (
         "GET /",
         "GET /interface",
         "GET /notices/{notice_id}",
@@ -54,27 +53,14 @@ _ROUTES: Final[Mapping[Role, tuple[str, ...]]] = {
         "POST /api/v1/studies/{uid}/finish",
         "POST /search",
         "DELETE /api/v1/questions/{question_id}",
-    ),
-    Role.ADMINISTRATOR: (
-        "GET /studies/{uid}/manage",
-        "GET /system",
-        "GET /system/settings",
-        "GET /users",
-        "POST /api/v1/destinations/{name}/echo",
-        "POST /api/v1/dicomweb/studies",
-        "POST /api/v1/instances",
-        "POST /api/v1/studies/{uid}/delete",
-        "POST /api/v1/studies/{uid}/read",
-        "POST /api/v1/studies/{uid}/retry",
-    ),
-}
-ROUTES: Final[Mapping[str, Role]] = {route: role for role, routes in _ROUTES.items() for route in routes}
-"""The role that a route needs, by method and path."""
+    )
+)
+"""The routes that a reader may use, by method and path."""
 
 
 def role_of(route: str) -> Role:
     """Return the role that a route needs; one that the table does not have is for administrators."""
-    return ROUTES.get(route, Role.ADMINISTRATOR)
+    return Role.READER if route in FOR_READERS else Role.ADMINISTRATOR
 
 
 def require_role(request: Request) -> None:
