@@ -134,21 +134,11 @@ class ShownFilm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownCorrection:
-    """A correction; text: "Rejected: edema"; at: aware; by: the reader, "" if the node does not ask for a name."""
-
-    id: str
-    text: str
-    at: datetime
-    by: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownCorrections:
     """The corrections of a film.
 
     counting: those in effect, newest first
+    texts: what each does, by its id: "Rejected: edema"
     choices: key and name of each finding that a reader may add
     state: "" without any correction; `waiting` while some of the study wait; `pending` while the newest round does not
         follow them all; else `written`
@@ -157,10 +147,11 @@ class ShownCorrections:
     waiting: of the study; seconds: until they leave
     """
 
-    counting: tuple[ShownCorrection, ...]
+    counting: tuple[Correction, ...]
+    texts: Mapping[str, str]
     choices: tuple[tuple[str, str], ...]
     state: Literal["", "waiting", "pending", "written"]
-    newest: ShownCorrection | None
+    newest: Correction | None
     round: int | None
     waiting: WaitingCorrections
     seconds: int
@@ -255,23 +246,21 @@ def show_corrections(
     film: its answer; made: all of its corrections, oldest first; rounds, waiting: of its study, oldest first
     """
     names = {finding.prompt: vocabulary.name_of(finding) for finding in film.findings}
-    texts = _texts(made, names)
     followed = {correction for mark in rounds for correction in mark.corrections}
-    shown = {
-        item.id: ShownCorrection(id=item.id, text=texts[item.id], at=item.at, by=item.by, source=item.source)
-        for item in made
-    }
     newest = rounds[-1] if rounds else None
-    state: Literal["waiting", "pending", "written"] = "written" if followed.issuperset(shown) else "pending"
+    state: Literal["waiting", "pending", "written"] = (
+        "written" if followed.issuperset(item.id for item in made) else "pending"
+    )
     if waiting.leave_at is not None:
         state = "waiting"
     return ShownCorrections(
-        counting=tuple(shown[item.id] for item in reversed(active(made))),
+        counting=tuple(reversed(active(made))),
+        texts=_texts(made, names),
         choices=tuple(
             (finding.prompt, names[finding.prompt]) for finding in sorted(film.findings, key=vocabulary.name_of)
         ),
         state=state if made or waiting.leave_at is not None else "",
-        newest=shown[made[-1].id] if made else None,
+        newest=made[-1] if made else None,
         round=None if newest is None else newest.number,
         waiting=waiting,
         seconds=0 if waiting.leave_at is None else max(0, math.ceil((waiting.leave_at - now).total_seconds())),
