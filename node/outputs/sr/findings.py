@@ -112,8 +112,18 @@ def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -
     made_by, groups = algorithm(report), list[Group]()
     for finding in vocabulary.by_urgency(wording.reported(film)):
         for name, box in wording.named_boxes(finding):
-            said = _comments(film, finding, box, zone)
-            group = _group(made_by, name, finding, box, source, comments=said)
+            kind = concept(finding.code)
+            group = group_of(
+                made_by,
+                (name, box.tracking_uid),
+                box.box,
+                source,
+                finding_type=kind,
+                number=_number(finding, box),
+                states=[(kind, state_of(finding))],
+                label=wording.label(finding, box),
+                comments=_comments(film, finding, box, zone),
+            )
             said_by_reader(container_of(group), wording.mark_of(finding, box), zone)
             groups.append(group)
     return groups
@@ -163,29 +173,6 @@ def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> It
         by = None if finding.sentence is None else ORIGINS.get(film.sentences[finding.sentence].by)
         origin = [] if by is None else [code(ORIGIN, by, RelationshipTypeValues.HAS_CONCEPT_MOD)]
         yield with_content(text(about), origin)
-
-
-def _group(
-    made_by: AlgorithmIdentification,
-    name: str,
-    finding: Finding,
-    box: FindingBox,
-    source: Dataset,
-    *,
-    comments: Iterable[ContentItem],
-) -> Group:
-    """Make the group of one box of a finding."""
-    return group_of(
-        made_by,
-        (name, box.tracking_uid),
-        box.box,
-        source,
-        finding_type=concept(finding.code),
-        number=_number(finding, box),
-        states=[(concept(finding.code), state_of(finding))],
-        label=wording.label(finding, box),
-        comments=comments,
-    )
 
 
 def group_of(
