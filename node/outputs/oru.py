@@ -17,13 +17,13 @@ from __future__ import annotations
 import hashlib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from hl7apy.core import Message, Segment
 from pydicom.dataset import Dataset
+from pydicom.sr.coding import Code as Concept
 
 from models.contract import FindingState
 from node.cardiothoracic_ratio import CardiothoracicRatio
@@ -44,6 +44,9 @@ KIND: Final = "oru"
 _VERSION: Final = "2.5.1"
 
 Components = tuple[str, ...]
+_Field = str | Components | list[Components]
+_Fields = Mapping[int, _Field]
+"""The fields of a segment by their numbers."""
 
 _IMPRESSION: Final = ("19005-8", "Impressions", "LN")
 _REPORT: Final = ("18748-4", "Diagnostic imaging study", "LN")
@@ -58,18 +61,6 @@ _TIME_OF_STATUS, _STATUS, _OBSERVATION_STATUS = 22, 25, 11
 _FIELD: Final = "|"
 _NULL: Final = '""'
 """HL7's value for "delete the stored value" (2.5.3), which the node never sends on purpose."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Observation:
-    """One OBX segment; sub_id: the number of the film, or of the line in a text; flag: of table 0078."""
-
-    value_type: str
-    name: Components
-    value: Components
-    sub_id: str = ""
-    units: Components = ()
-    flag: str = ""
 
 
 def write(
@@ -91,10 +82,12 @@ def write(
     observations = result.add_group("ORU_R01_ORDER_OBSERVATION")
     accession = accession_of(described, order)
     numbers = _numbers(described, order, accession)
+    at = _study_time(described, zone)  # the time to which the observations belong, too (7.4.2.14)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
-    observations.add(_request(described, numbers, accession, at=_study_time(described, zone)))
-    for number, observation in enumerate(_observations(report, documents), 1):
-        segment = _observation(observation, number, report, at=_study_time(described, zone))
+    observations.add(_request(described, numbers, accession, at=at))
+    device = ("", "", identity.device_uid(report.model), "ISO")
+    for number, said in enumerate(_observations(report, documents), 1):
+        segment = _segment("OBX", {1: str(number), **said, 11: _PRELIMINARY, 14: at, 18: device})
         observations.add_group("ORU_R01_OBSERVATION").add(segment)
     content = message.to_er7().split(SEGMENT_END, 1)[1]  # without MSH, which has the time of the message
     digest = hashlib.sha256(content.encode()).hexdigest()
@@ -244,7 +237,14 @@ def _study_time(source: Dataset, zone: ZoneInfo) -> str:
     return f"{date}{time}{offset_of(made.replace(tzinfo=zone_of(source, zone)))}"
 
 
-def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Observation]:
+def _observation(
+    value_type: str, name: Components, value: Components, *, sub_id: str = "", units: Components = (), flag: str = ""
+) -> _Fields:
+    """Say one thing; sub_id: the number of the film, or of the line in a text; flag: of table 0078."""
+    return {2: value_type, 3: name, 4: sub_id, 5: value, 6: units, 8: flag}
+
+
+def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator[_Fields]:
     """Yield all observations, the impression first."""
     first, *others = impression.of_report(report)
     yield from _text(_IMPRESSION, [f"{identity.RESEARCH_LABEL}: {first}", *others])
@@ -254,32 +254,25 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
         if (ratio := measured.ratio_of(film)) is not None:
             yield from _ratio(ratio, film=str(number))
     yield from _text(_REPORT, report_txt.render(report).splitlines())
-    yield _Observation(value_type="ST", name=_STUDY, value=(report.study_uid,))
+    yield _observation("ST", _STUDY, (report.study_uid,))
     numbers = {film.source: str(number) for number, film in enumerate(report.films, 1)}
     for source, number_of_film in numbers.items():
-        yield _Observation(value_type="ST", name=FILM, value=(source,), sub_id=number_of_film)
+        yield _observation("ST", FILM, (source,), sub_id=number_of_film)
     for document in sorted(documents, key=lambda document: document.kind):  # independent of the order of writing
         if document.kind in FORMS:
             uid, sub_id = document.sop_instance_uid, numbers.get(document.subject.film, "")
-            yield _Observation(value_type="HD", name=_STRUCTURED_REPORT, value=(uid,), sub_id=sub_id)
+            yield _observation("HD", _STRUCTURED_REPORT, (uid,), sub_id=sub_id)
 
 
-def _finding(finding: Finding, *, film: str) -> Iterator[_Observation]:
+def _finding(finding: Finding, *, film: str) -> Iterator[_Fields]:
     """Yield a finding's coded state, also in words (CWE-9), and its probability if it has one."""
     name = (finding.code.value, finding.code.meaning, finding.code.scheme)
-    state = state_of(finding)
-    coded = (state.value, state.meaning, state.scheme_designator, "", "", "", "", "", state_in_words(finding))
-    yield _Observation(value_type="CWE", name=name, value=coded, sub_id=film, flag=abnormal_flag(finding))
+    coded = (*_coded(state_of(finding)), "", "", "", "", "", state_in_words(finding))
+    yield _observation("CWE", name, coded, sub_id=film, flag=abnormal_flag(finding))
     if finding.output_probability is None:
         return
-    number = quantity_name(finding)
-    yield _Observation(
-        value_type="NM",
-        name=(number.value, number.meaning, number.scheme_designator),
-        value=(str(wording.whole_percent(finding.output_probability)),),
-        sub_id=film,
-        units=(PERCENT.value, PERCENT.meaning, PERCENT.scheme_designator),
-    )
+    percent = str(wording.whole_percent(finding.output_probability))
+    yield _observation("NM", _coded(quantity_name(finding)), (percent,), sub_id=film, units=_coded(PERCENT))
 
 
 def abnormal_flag(finding: Finding) -> str:
@@ -293,26 +286,21 @@ def abnormal_flag(finding: Finding) -> str:
     return "AA" if vocabulary.is_critical(finding) else "A"
 
 
-def _ratio(ratio: CardiothoracicRatio, *, film: str) -> Iterator[_Observation]:
+def _ratio(ratio: CardiothoracicRatio, *, film: str) -> Iterator[_Fields]:
     """Yield a cardiothoracic ratio, and in words its band, or why it cannot be compared."""
-    for value_type, name, value, units in (
-        ("NM", RATIO, measured.value(ratio), NO_UNITS),
-        ("ST", BAND, measured.comparison(ratio), None),
-    ):
-        yield _Observation(
-            value_type=value_type,
-            name=(name.value, name.meaning, name.scheme_designator),
-            value=(value,),
-            sub_id=film,
-            units=(units.value, units.meaning, units.scheme_designator) if units else (),
-        )
+    yield _observation("NM", _coded(RATIO), (measured.value(ratio),), sub_id=film, units=_coded(NO_UNITS))
+    yield _observation("ST", _coded(BAND), (measured.comparison(ratio),), sub_id=film)
 
 
-def _text(name: Components, lines: Iterable[str]) -> Iterator[_Observation]:
+def _coded(code: Concept) -> Components:
+    return code.value, code.meaning, code.scheme_designator
+
+
+def _text(name: Components, lines: Iterable[str]) -> Iterator[_Fields]:
     """Yield a text line by line, broken for receivers that do not wrap; empty lines are left out."""
     parts = [part for line in lines for part in broken(line)]
     for number, part in enumerate(parts, 1):
-        yield _Observation(value_type="TX", name=name, value=(visible(part),), sub_id=str(number))
+        yield _observation("TX", name, (visible(part),), sub_id=str(number))
 
 
 def broken(line: str, *, width: int = 90) -> list[str]:
@@ -322,36 +310,13 @@ def broken(line: str, *, width: int = 90) -> list[str]:
     return [part.replace("\xa0%", " %") for part in lines]
 
 
-def _observation(observation: _Observation, number: int, report: Report, *, at: str) -> Segment:
-    """Write an OBX; at: when the film was taken, the time to which the observation belongs (7.4.2.14)."""
-    device = ("", "", identity.device_uid(report.model), "ISO")
-    return _segment(
-        "OBX",
-        {
-            1: str(number),
-            2: observation.value_type,
-            3: observation.name,
-            4: observation.sub_id,
-            5: observation.value,
-            6: observation.units,
-            8: observation.flag,
-            11: _PRELIMINARY,
-            14: at,
-            18: device,
-        },
-    )
-
-
-_Field = str | Components | list[Components]
-
-
-def _segment(name: str, fields: Mapping[int, _Field]) -> Segment:
+def _segment(name: str, fields: _Fields) -> Segment:
     segment = Segment(name, version=_VERSION)
     _fill(segment, fields)
     return segment
 
 
-def _fill(segment: Segment, fields: Mapping[int, _Field]) -> None:
+def _fill(segment: Segment, fields: _Fields) -> None:
     """Set fields of a segment, in the order of their numbers; a list becomes repetitions; empty values are left out."""
     for number, content in fields.items():
         field = f"{segment.name}_{number}"
