@@ -108,7 +108,7 @@ def test_every_task_is_measured_on_phantoms(run: Run, tmp_path: Path) -> None:
     tables, _, summary = (tmp_path / "evaluation.md").read_text().partition("## Summary\n\n")
     assert "| mAP, IoU 0.1 to 0.7 |" in tables
     assert len(summary.splitlines()) == len(tasks_of(document)) + 2 <= 10
-    assert "nothing of this holds for films of people" in summary
+    assert "nothing of this holds for patient films" in summary
     for name in ("hits.jpg", "failures.jpg"):
         assert cv2.imread(str(tmp_path / name)) is not None
 

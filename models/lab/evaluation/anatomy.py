@@ -1,8 +1,8 @@
-"""How well regions are located: the mean overlap (mIoU) of each region's best box with its true box.
+"""The task `anatomy`: mean IoU (mIoU) of each region's best box with its true box.
 
-Beside it how far the cardiothoracic ratio, and the width of the thorax under it, are off, measured as the node measures
-them. An error is the measured value minus the true one; that of the thorax is a share of its true width. What a film's
-labels do not tell is left out: a file with boxes of lungs alone has errors of the thorax only.
+Beside it the errors of the cardiothoracic ratio and of its denominator, the width of the thorax, both measured as the
+node measures them. An error is the measured value minus the true one; that of the thorax is a share of its true width.
+What a film's labels lack is left out: a file with boxes of lungs alone has errors of the thorax only.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def measure(
 
 
 def measure_ratio(truths: Sequence[Truth], found: Sequence[ChestWidths | None]) -> dict[str, object]:
-    """Compute the figures of ratio and thorax; those that no film's labels tell are left out."""
+    """Compute the figures of ratio and thorax; those without labels are left out."""
     ratios, widths = list[_Pair](), list[_Pair]()
     for truth, chest in zip(truths, found, strict=True):
         if (ratio := true_ratio(truth)) is not None:
@@ -104,7 +104,7 @@ def measure_ratio(truths: Sequence[Truth], found: Sequence[ChestWidths | None]) 
 
 
 def true_ratio(truth: Truth) -> float | None:
-    """Return the true ratio of a film: what its labels say, otherwise that of its boxes; None if it is not known."""
+    """Return the true ratio of a film: the labeled one, otherwise that of its boxes; None if it is not known."""
     thorax = true_thorax(truth)
     if truth.cardiothoracic_ratio is not None or thorax is None or LUNGS_AND_HEART[2] not in truth.regions:
         return truth.cardiothoracic_ratio

@@ -1,9 +1,9 @@
 """Calibrates a model on labelled films: chooses decisions on some patients, and reports on the others.
 
 What is chosen: readouts, thresholds and bands (`tuning`); on phantoms the temperature, how boxes are scored and how
-decisions are put into words, which need the extra `evaluate`. A finding that may be told by chance alone stays as it
-was. What is measured where the labels tell it: the error of the cardiothoracic ratio, and the ages that the films are
-of. What stays off is listed with its reason.
+decisions are put into words, which need the extra `evaluate`. A finding whose AUROC may be chance stays as it was.
+With labels it measures the error of the cardiothoracic ratio, and limits the model to the ages of the films. Findings
+that get no threshold are listed with the reason.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ LEAST_MEASURED: Final = 30
 """Films with a known ratio before its error is stated, and films of an age group before a model is for it."""
 _PARTS: Final = 1000
 MOST_CALLED: Final = 0.5
-"""Findings called present on the mean film without a finding above which a calibration is refused."""
+"""The mean number of present findings on a film without a finding above which a calibration is refused."""
 CHANCE: Final = 0.5
-"""The AUROC of what tells nothing."""
+"""The AUROC of a random score."""
 _WORDED: Final = 40
 """How many films are read repeatedly to choose the wording; more would cost time and change little."""
 
@@ -51,8 +51,8 @@ _WORDED: Final = 40
 class Request:
     """One calibration.
 
-    population: the name of the films, for the manifest; share: of the patients whose films decisions are chosen on
-    sensitivity: as of `Aim`; false_findings: as of `Aim` and, if it is more than `MOST_CALLED`, instead of that
+    population: the name of the films in the manifest; share: share of the patients to choose decisions on
+    sensitivity, false_findings: see `Aim`; false_findings above `MOST_CALLED` takes its place
     by, at: who calibrates, and when, for the manifest's history
     """
 
@@ -70,9 +70,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingReport:
-    """What became of a finding.
+    """The result of a calibration for one finding.
 
-    with_it, without: films that decisions are chosen on, whose label says so; needed: of each
+    with_it, without: numbers of films with and without it to choose on, by label; needed: the least of each
     off: why it got no threshold from these films; "" if it did
     rest: figures on the films of the other patients, each with the bounds of its 95 % interval where there is one
     """
@@ -90,8 +90,8 @@ class Calibrated:
     """A calibration.
 
     chosen_on, reported_on: films and patients; aim: what thresholds were chosen for, in words
-    called: of each finding, on how many films reported on it is present and to be reviewed, before and after
-    false_findings: called present on the mean film without a finding, on the films reported on; at: when
+    called: for each finding, on how many films reported on it is present and to be reviewed, before and after
+    false_findings: mean number of present findings on films without a finding, on the films reported on; at: when
     off: what else stays off, with its reason
     """
 
@@ -236,7 +236,7 @@ def _require_any(chosen: _Films, least: int) -> None:
 
 
 def _untold(key: str, chosen: _Films, rest: _Films, request: Request) -> str:
-    """Return why the films do not show that a finding is told from its absence by more than chance; "" if they do."""
+    """Return why the AUROC of a finding is not shown to be above chance; "" if it is."""
     for films, which in ((chosen, "that decisions are chosen on"), (rest, "reported on")):
         if not films.truths:
             continue
@@ -288,7 +288,7 @@ def _require_few(false_findings: tuple[float, list[float]] | None, request: Requ
 
 
 def _aim(request: Request, chosen: _Films, *, least: int) -> tuple[Aim, str]:
-    """Return what thresholds are chosen for, and the same in words."""
+    """Return the aim of the thresholds, and the same in words."""
     if request.sensitivity is not None:
         return Aim(sensitivity=request.sensitivity, least=least), f"each at a sensitivity of {request.sensitivity:g}"
     if request.population == PHANTOMS:
@@ -343,7 +343,7 @@ def with_ratio(
     names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
     counted = made.get("films", 0) if isinstance(made, Mapping) else 0
     if not isinstance(made, Mapping) or not made.keys() >= set(names) or counted < LEAST_MEASURED:
-        had = "measured on films of people" if stated is not None and stated.measured_on != PHANTOMS else "off"
+        had = "measured on patient films" if stated is not None and stated.measured_on != PHANTOMS else "off"
         why = f"{counted} films have a known ratio and a measured one; {LEAST_MEASURED} are needed"
         return manifest, f"stays as it was ({had}): {why}"
     figures = {name: round(made[name], 6) for name in names}

@@ -68,7 +68,7 @@ def document(made: Calibrated) -> dict[str, object]:
 
 
 def _changes(made: Calibrated, finding: FindingReport) -> tuple[object, ...]:
-    """Return what changed of a finding, as cells of a row."""
+    """Return the changes of a finding as cells of a row."""
     both, called = (made.before.decisions, made.after.decisions), made.called[finding.finding]
     key = finding.finding
     return (

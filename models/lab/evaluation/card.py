@@ -57,7 +57,7 @@ _COMPARED: Final[Mapping[str, tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """One evaluation; path: of its JSON file, which has its pictures beside it."""
+    """One evaluation; path: its JSON file, which has its pictures beside it."""
 
     path: Path
     document: Mapping[str, object]

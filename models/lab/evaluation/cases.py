@@ -26,7 +26,10 @@ from models.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SideQuestion:
-    """A question about one side, for a finding that both sides have; taught: training may have used its wording."""
+    """A question about one side, for a finding on both sides; taught: training may have used its wording.
+
+    boxes, others: the true boxes [n, 4] of the finding on that side, and on the other one
+    """
 
     text: str
     boxes: FloatArray
@@ -38,8 +41,8 @@ class SideQuestion:
 class Truth:
     """The labels of one film.
 
-    boxes: [n, 4] of each finding that is present; located: the findings whose boxes are complete, possibly none
-    labels: of the film, by CheXpert's classes; regions: [4] by Chest ImaGenome's names
+    boxes: [n, 4] of each present finding; located: the findings whose boxes are complete, also if there are none
+    labels: presence by CheXpert's classes; regions: box [4] by Chest ImaGenome's names
     region_findings: the findings in each region, among the findings in `judged`
     cardiothoracic_ratio: if it is known more exactly than from the boxes of its regions
     view: AP or PA, "" if unknown or if it is no frontal chest film
@@ -67,7 +70,7 @@ class Truth:
 
     @property
     def is_normal(self) -> bool:
-        """Whether somebody says that the film has no finding; a label mined from a report alone says nothing."""
+        """Whether somebody read the film as without a finding; a label mined from a report alone does not count."""
         return self.labels.get(NO_FINDING, False) and (self.mined_normal is None or bool(self.read_as))
 
 

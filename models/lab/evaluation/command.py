@@ -68,7 +68,7 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         figures |= paper.figures(session, published)
     if request.figures:
         if not isinstance(films, FileFilms):
-            raise ModelError(f"{request.figures[0]} is of films of people, boxes:FILE.jsonl; leave it out")
+            raise ModelError(f"{request.figures[0]} is of patient films, boxes:FILE.jsonl; leave it out")
         figures |= prompting.figures(model.published, films, request.figures, labeler, report)
     report("figures")
     document: dict[str, object] = {
@@ -109,7 +109,7 @@ def _deciding(
 ) -> list[EvaluatedModel]:
     """Return the model that reads each film. Raises ModelError if the film chose the decisions that it is read by."""
     if request.folds and not isinstance(films, FileFilms):
-        raise ModelError("--folds is for films of people, boxes:FILE.jsonl; leave it out")
+        raise ModelError("--folds is for patient films, boxes:FILE.jsonl; leave it out")
     if DECIDED_TASKS & set(tasks) and isinstance(films, FileFilms):
         if request.folds:
             population = Path(request.data.removeprefix(_BOXES)).stem

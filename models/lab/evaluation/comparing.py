@@ -21,7 +21,7 @@ class SiteAnswer:
 class FilmsByModel:
     """What one model answers on films.
 
-    findings: keys of the findings that are asked for, in order; measured: of those with a measured threshold
+    findings: keys of the findings that are asked for, in order; measured: keys of those with a measured threshold
     answers: one for each film, in order
     """
 
@@ -36,7 +36,7 @@ def compare(
 ) -> ModelComparison:
     """Compare what the model in use and the new one answer on the same films.
 
-    labels: of each film, whether a finding is there, by its key; data: the name of their list
+    labels: for each film, presence by key of the finding; data: the name of the list of films
     Raises ModelError if both are the same model with the same prompts, or ask for no finding in common.
     """
     if old.model == new.model:

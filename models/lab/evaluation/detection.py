@@ -92,7 +92,7 @@ def measure(truths: Sequence[Truth], found: Sequence[Detections], bootstrap: Boo
 
 def _compared(truths: Sequence[Truth], found: Sequence[Detections], classes: Sequence[str]) -> COCOeval:
     """Let COCO match the detections with the true boxes."""
-    from pycocotools.coco import COCO  # of the extra `evaluate`; calibration on films of people needs none of it
+    from pycocotools.coco import COCO  # of the extra `evaluate`; calibration on patient films needs none of it
     from pycocotools.cocoeval import COCOeval
 
     numbers = {key: number for number, key in enumerate(classes, 1)}

@@ -144,7 +144,7 @@ _VARIANTS: Final = ("trained_classes", "as_read", "decisions", "without_contradi
 _GROUPED: Final[Mapping[str, str]] = {
     "curves": "sensitivity, if so many films without any finding are called",
     "by_group": "by group",
-    "boxed": "boxes on films of people, scale cross-fitted",
+    "boxed": "boxes on patient films, scale cross-fitted",
     "by_prompt": "likeliest box, by prompt",
     "by_sentence": "sentence, by what is asked",
 }
@@ -322,7 +322,7 @@ def _bounded(made: Mapping[str, object], name: str) -> str:
 
 
 def figures_in_words(documents: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the figures that a card may begin with, with intervals: of films of people before phantoms."""
+    """Return the figures that a card may begin with, with intervals: of patient films before phantoms."""
     found = []
     for document in sorted(documents, key=lambda document: str(document["data"]).startswith(PHANTOMS)):
         for path, name in _FIRST:
@@ -341,7 +341,7 @@ def summary(document: Mapping[str, object]) -> list[str]:
         made = inner(inner(document, "tasks"), task)
         if name in made:
             lines.append(f"- {TITLES[task]}: {_NAMES[name]} {_bounded(made, name)}")
-    drawn = "Phantoms are drawn by a program: nothing of this holds for films of people."
+    drawn = "Phantoms are drawn by a program: nothing of this holds for patient films."
     return [
         *lines,
         f"- {drawn if data.startswith(PHANTOMS) else 'This holds for films like these, of patients like these.'}",

@@ -55,10 +55,10 @@ _ACROSS: Final = 0.05
 class Observation:
     """The model's answers for one film, for the tasks that were asked for.
 
-    located: findings before they are scored; found: as published (spec §9.2); regions: the best box [4] of each
+    located: unscored detections; found: detections as published (spec §9.2); regions: the best box [4] of each
     chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
-    decisions: by which the film was read
+    decisions: the decisions that the reading used
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
     by_default: as the node makes it if it is not told to accept any
     differences: as in `Weighed`; hints: [hint, 4], the best box of each question
@@ -83,9 +83,9 @@ class Observation:
 class Weighed:
     """The numbers that the decisions for one film are made from.
 
-    differences: of the cosines to a prompt and to its opposite, by prompt key
-    positiveness: of regions, by prompt key (spec §9.1.3)
-    located: findings before they are scored; None if they were not located
+    differences: cosine to a prompt minus cosine to its opposite, by prompt key
+    positiveness: the positiveness of regions, by prompt key (spec §9.1.3)
+    located: unscored detections of findings; None if they were not located
     chest: as of an `Observation`; None too if it was not measured
     """
 
@@ -122,7 +122,7 @@ class EvaluatedModel:
     def reader_by(self, manifest: Manifest, *, rule: SentenceRule = "raw", trusted: Trusted = "any") -> ChexReader:
         """Return a reader with the same engine and another manifest's decisions.
 
-        It trusts every threshold unless told otherwise: what is measured here are the thresholds themselves.
+        It trusts every threshold by default, because the thresholds themselves are measured.
         """
         own = self._own(manifest)
         return ChexReader(own, self._engine, self._phrases, self._sentences, trusted=trusted, rule=rule)
@@ -142,7 +142,7 @@ class EvaluatedModel:
         )
 
     def observe(self, case: EvaluationCase, tasks: Collection[Task]) -> Observation:
-        """Run everything that these tasks need on one film."""
+        """Return the answers for one film that these tasks need."""
         look = self.reader.look(case.gray)
         picture = _picture(look)
         asked = tuple(hint.text for hint in case.truth.hints) if "hints" in tasks else ()
@@ -175,7 +175,7 @@ class EvaluatedModel:
         )
 
     def _views(self, case: EvaluationCase) -> Iterator[SeenView]:
-        """Show the view head the film, what it makes of the film turned, and the films beside it."""
+        """Yield the view head's readings of the film, of the film mirrored and rotated, and of non-frontal films."""
         turned: dict[Kind, FloatArray] = {
             "frontal": case.gray,
             "mirrored": case.gray[:, ::-1],
@@ -229,7 +229,7 @@ class EvaluatedModel:
         }
 
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
-        """Score and merge located boxes by a manifest's rule."""
+        """Score and merge the detections of one film by a manifest's rule; Q of `Detection` are the ten findings."""
         rows = detection.detections(located, self._classes, settings_of(rule))[0]
         return Detections(rows[:, :4], rows[:, 4].astype(np.intp), rows[:, 5])
 

@@ -1,8 +1,8 @@
-"""How well a model tells films apart, and what it calls present on films whose thresholds were chosen on others.
+"""Classification of films: AUROC of each finding, and decisions by thresholds that other patients' films chose.
 
 Readouts and thresholds (`points`) are cross-fitted: chosen on four fifths of the patients, used on the fifth. A
 patient's films stay together, and intervals come from drawing patients anew. A radiologist's reading goes before labels
-mined from reports; a film is normal if somebody says so who saw it, never by a mined label alone.
+mined from reports; a film is normal if somebody who saw it read it so, never by a mined label alone.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _INTERVAL: Final = (2.5, 97.5)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Films:
-    """The films of a set.
+    """Scores and labels of a set of films; arrays are [film, finding] or [film].
 
-    differences, there, known: [film, finding]: of the cosines to a prompt and to its opposite; whether it is present,
-    and whether that is known; read_as: a radiologist's reading, "" without one; groups: names of groups, [film]
-    mined_known, mined_normal: [film], whether a label was mined from the film's report, and whether it is "no finding"
+    differences: cosine to the prompt minus cosine to its opposite; there, known: present, and whether that is known
+    read_as: a radiologist's reading, "" without one; groups: names of the groups that each film belongs to
+    mined_known, mined_normal: whether a label was mined from the film's report, and whether it is "no finding"
     """
 
     keys: tuple[str, ...]
@@ -51,11 +51,11 @@ class Films:
     mined_normal: Marks
 
     def place(self, key: str) -> int:
-        """Return the number of a finding."""
+        """Return the column of a finding."""
         return self.keys.index(key)
 
     def of(self, some: Indices) -> Films:
-        """Return some of the films."""
+        """Return the films with these row numbers."""
         return Films(
             keys=self.keys,
             differences=self.differences[some],
@@ -70,14 +70,14 @@ class Films:
 
     @property
     def normal(self) -> Marks:
-        """Which films have no finding, as in `Truth.is_normal`, [film]."""
+        """The films without any finding, see `Truth.is_normal`: [film]."""
         is_seen: Marks = ~self.mined_known | (self.read_as != "")
         return self.there[:, self.place(NO_FINDING)] & is_seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Called:
-    """What thresholds of other patients make of the films, [film, finding]; chosen: findings that got a threshold."""
+    """Cross-fitted decisions and probabilities [film, finding]; chosen: findings that got a threshold."""
 
     present: Marks
     probabilities: Numbers
@@ -85,7 +85,7 @@ class Called:
 
 
 def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]) -> Films:
-    """Join labels and scores; a film without a patient's name is of a patient of its own."""
+    """Join labels and scores; each film without a patient's name counts as a separate patient."""
     keys = tuple(differences[0])
     return Films(
         keys=keys,
@@ -143,9 +143,9 @@ def measure(
 
 
 def curve(films: Films, key: str, some: Indices) -> dict[str, float | None]:
-    """Return the sensitivity for a finding at each share of the films without any finding that is called by mistake.
+    """Return the sensitivity for a finding at each false positive rate of `CURVE`, on films without any finding.
 
-    None where no film shows the finding, or none is without any.
+    None where no film shows the finding, or every film shows some finding.
     """
     place = films.place(key)
     scores, normal = films.differences[some, place], films.normal[some]
@@ -159,7 +159,7 @@ def curve(films: Films, key: str, some: Indices) -> dict[str, float | None]:
 
 
 def figures(films: Films, called: Called, some: Indices) -> dict[str, float | None]:
-    """Compute the figures of some films; None where they have nothing to measure one by."""
+    """Compute the figures of some films; None for a figure without the labels that it needs."""
     counted = [key for key in films.keys if films.there[:, films.place(key)].sum() >= LEAST_POSITIVES]
     opacity = films.place(OPACITY)
     scores, read_as = films.differences[some, opacity], films.read_as[some]
@@ -199,16 +199,16 @@ def _of_reading(films: Films, some: Indices) -> float | None:
 
 
 def auroc(films: Films, key: str, some: Indices) -> float | None:
-    """Return the area under the curve of a finding; None if all films of which it is known have it, or none."""
+    """Return the AUROC of a finding; None unless labeled films have it and labeled films lack it."""
     place = films.place(key)
     known = films.known[some, place]
     return area_under_curve(films.there[some, place][known], films.differences[some, place][known])
 
 
 def cross_fitted(films: Films, *, most_false: float = MOST_FALSE, left_out: Collection[str] = ()) -> Called:
-    """Choose readouts and thresholds without the films of each fold, and use them there.
+    """Apply to each fold of patients the readouts and thresholds that the other folds chose.
 
-    most_false: findings called present that are expected on the mean film without a finding
+    most_false: the expected number of present findings on a film without a finding, on average
     A finding with too few positives, and one of `left_out`, gets no threshold and is never called present.
     """
     folds = folds_of(films.patients)
@@ -227,7 +227,7 @@ def cross_fitted(films: Films, *, most_false: float = MOST_FALSE, left_out: Coll
 
 
 def _labelled(films: Films, key: str, some: Indices) -> Labelled:
-    """Return what is known of a finding on some films."""
+    """Return scores and labels of a finding, on those of some films that have the label."""
     place = films.place(key)
     differences, known = films.differences[some, place], films.known[some, place]
     return Labelled(
@@ -236,7 +236,7 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
 
 
 def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int = 0) -> Iterator[Indices]:
-    """Draw patients anew, with all their films, and yield the numbers of these films."""
+    """Yield bootstrap resamples of patients, each as the row numbers of all their films."""
     rng = np.random.default_rng(seed)
     names, owner = np.unique(patients, return_inverse=True)
     own = [np.flatnonzero(owner == number) for number in range(len(names))]

@@ -1,4 +1,4 @@
-"""How well boxes of findings fit on films of people, beside two constant boxes, and whether they move at all.
+"""Average precision of findings' boxes on patient films, beside two constant boxes, and the spread of the boxes.
 
 A finding counts if enough films have boxes of it. On those films alone a figure says how well the boxes fit; on all
 films it counts too that boxes on the others have lower scores. The scale, and the constant boxes, are chosen on the
@@ -31,7 +31,7 @@ _MIDDLE: Final = 0.5
 def measure(
     truths: Sequence[Truth], scaled: Scaled, bootstrap: Bootstrap, *, least: int = LEAST_POSITIVES
 ) -> dict[str, object]:
-    """Compute the figures of each finding that at least so many films of people have boxes of.
+    """Compute the figures of each finding with boxes on at least `least` patient films.
 
     Phantoms have no patients.
     """
@@ -115,7 +115,7 @@ def spread(truths: Sequence[Truth], found: Sequence[Detections], key: str) -> fl
 
 
 def _best_two(truths: Sequence[Truth], key: str) -> Detections:
-    """Return for either half the box that fits most: of mean, median and true boxes; scored by frequency."""
+    """Return for either half the mean, median or true box that reaches most of `IOUS`, scored by frequency."""
     boxes, scores = list[FloatArray](), list[float]()
     all_boxes = [truth.boxes[key] for truth in truths if key in truth.boxes]
     for is_left in (True, False):

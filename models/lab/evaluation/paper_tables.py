@@ -43,8 +43,8 @@ class Row:
 class Table:
     """A table.
 
-    figures: whether its rows or its columns are figures; keys: of each figure, the task and the key of an evaluation
-    asked: of each of the others, the analyses and the models whose figures are compared with it
+    figures: whether its rows or its columns are figures; keys: for each figure, the task and the key in an evaluation
+    asked: for each row or column that is no figure, the analyses and models that are compared with it
     default: the number of the one that all the rest is compared with
     other: figures by another definition, as the name of the definition, and its key by the name of the figure
     """
@@ -82,7 +82,7 @@ class Table:
 
     @property
     def published(self) -> list[Line]:
-        """What the paper gives of each model, prompt set or training, by figure."""
+        """The published figures of each model, prompt set or training."""
         values = [(row.name, *row.values) for row in self.rows]
         if self.figures == "rows":
             values = list(zip(self.columns, *(row.values for row in self.rows), strict=True))
@@ -91,7 +91,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paper:
-    """What is published. films: how many each task is tested on; sets: the folders that these are prepared to."""
+    """The published tables; films: number of test films of each task; sets: the folders that these are prepared to."""
 
     films: Mapping[str, int]
     sets: Mapping[str, str]
@@ -104,7 +104,7 @@ class Paper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A number in percent, None if there is none; remarks: on it.
+    """A number in percent, None if there is none, and remarks on it.
 
     deviation: its standard deviation in percent; of a difference, how many standard deviations it is
     digits: after the point, as published
@@ -191,7 +191,7 @@ def _read(path: Path) -> Mapping[str, object]:
 
 
 def _identity(document: Mapping[str, object]) -> tuple[str, str, str]:
-    """Return what tells models apart: the name to show, `Model.known_as`, and their weights."""
+    """Return the identity of a model: the name to show, `Model.known_as`, and its weights."""
     model, ablations = inner(document, "model"), document.get("ablations")
     named = ", ".join(map(str, ablations)) if isinstance(ablations, list) else ""
     is_asked = "analysis" in document
@@ -266,7 +266,7 @@ def _difference(own: Line, published: Line) -> Line:
 
 
 def _apart(own: Cell, published: Cell) -> Cell:
-    """Return how far a figure is from the published one; in deviations of the paper's, or of ours if it has none."""
+    """Return a figure's difference from the published one in deviations: the paper's, or ours if it has none."""
     if own.value is None or published.value is None:
         return Cell()
     apart, deviation = own.value - published.value, published.deviation or own.deviation

@@ -30,7 +30,7 @@ _SIDE, _BAND, _COLUMNS = 320, 22, 4
 
 
 def quality(truth: Truth, said: Observation) -> float | None:
-    """Return how well a film was read: the mean overlap of true and found boxes; None if nothing is known.
+    """Return the mean IoU of the true and the found boxes of a film; None if it has no true boxes.
 
     Findings are used if the film has any and they were asked for, otherwise the lungs and the heart.
     """
@@ -112,7 +112,7 @@ def contact_sheet(pictures: Sequence[Picture]) -> Picture:
 
 
 def _shown(said: Observation, truth: Truth) -> Mapping[str, FloatArray]:
-    """Choose what is drawn: what the report finds present where there is one, else the best box of what is there."""
+    """Return the boxes to draw: those of present findings if there is a report, else the best box of each true one."""
     if said.found is None:
         return {}
     best = best_of(said.found)

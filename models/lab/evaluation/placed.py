@@ -1,8 +1,8 @@
-"""What a node tells of the place of a finding on patient films, and how much of it is right.
+"""The boxes, sides and zones that a node reports for findings on patient films, and how many of them are right.
 
 A box is right if its IoU with a true one is at least `OVERLAP`; a side or a zone is right if a true box lies there.
-Where the finding is not, nothing told of its place is right. A film counts if the boxes of the finding are known on it,
-none possibly; a mined "No Finding" alone does not say so.
+On a film without the finding none of them is right. A film counts if all true boxes of the finding are known, also if
+there are none; a mined "No Finding" alone does not count as a film without boxes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UNIT: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Something that is told from a number on; number: its score or certainty; right: whether it is so."""
+    """A reported box with its score, or a reported side or zone with the certainty of the side."""
 
     patient: str
     number: float
@@ -48,11 +48,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PlacedFilm:
-    """A finding on a film.
+    """A finding on a film; boxes are center-size, 0..1 of the square.
 
-    true: its boxes [n, 4]; None if they are not known
-    shown: boxes [n, 4] and scores [n] as merged, in the lungs, before any limit
-    certainties: of each side, by all boxes; side_of, zone_of: of boxes on this film
+    true: its true boxes [n, 4]; None if they are not known
+    shown: merged boxes [n, 4] within the lungs and their scores [n], without a score threshold
+    certainties: the certainty of each side, from all boxes; side_of, zone_of: return the side or zone of boxes here
     """
 
     patient: str
@@ -65,16 +65,16 @@ class PlacedFilm:
 
     @property
     def counted(self) -> FloatArray | None:
-        """The true boxes [n, 4], if what a node tells of the finding on this film can be right or wrong."""
+        """The true boxes [n, 4]; None if they are not known or the node does not report the finding."""
         return self.true if self.is_reported else None
 
     def drawn(self, box_score: float) -> FloatArray:
-        """Return the boxes [n, 4] from a score on."""
+        """Return the boxes [n, 4] with at least this score."""
         boxes, scores = self.shown
         return boxes[scores >= box_score]
 
     def boxes(self) -> Iterator[Told]:
-        """Yield each box with its score."""
+        """Yield each box, right from an IoU of `OVERLAP` with a true box; none on a film that does not count."""
         if self.counted is None:
             return
         corners = to_corners(self.counted.astype(np.float64))
@@ -83,7 +83,7 @@ class PlacedFilm:
             yield Told(patient=self.patient, number=float(score), is_right=bool(overlap >= OVERLAP))
 
     def side(self, box_score: float) -> Told | None:
-        """Return the one side on which all drawn boxes lie, with its certainty; None without one."""
+        """Return the side on which all drawn boxes lie; None if there is no such side, or the film does not count."""
         sides = self._sides(self.drawn(box_score))
         if self.counted is None or len(sides) != 1 or None in sides:
             return None
@@ -91,7 +91,7 @@ class PlacedFilm:
         return self._told(side, is_right=side in self._true_sides())
 
     def both(self, box_score: float) -> bool | None:
-        """Return whether the finding is on both sides; None if its boxes do not say so."""
+        """Return whether true boxes lie on both sides; None unless drawn boxes lie on both and the film counts."""
         both = {Side.RIGHT, Side.LEFT}
         return (
             None
@@ -100,7 +100,7 @@ class PlacedFilm:
         )
 
     def zone(self, box_score: float) -> Told | None:
-        """Return the one zone of one side in which all drawn boxes lie, with the certainty of the side."""
+        """Return the zone of one side with all drawn boxes; None if there is none, or the film does not count."""
         drawn = self.drawn(box_score)
         sides, zone = self._sides(drawn), self.zone_of(drawn) if len(drawn) else None
         if self.counted is None or zone is None or len(sides) != 1 or None in sides:
@@ -110,7 +110,7 @@ class PlacedFilm:
         return self._told(side, is_right=(side, zone) in there)
 
     def counts(self, box_score: float) -> dict[str, int]:
-        """Return what is told with a limit: the counts of `SHARES`."""
+        """Return the counts of `SHARES` if boxes are drawn from this score on."""
         boxes = [told for told in self.boxes() if told.number >= box_score]
         side, both, zone = self.side(box_score), self.both(box_score), self.zone(box_score)
         return {
@@ -138,19 +138,19 @@ class PlacedFilm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What is told on some films. counts: those of `SHARES`; intervals: of each share, by patient."""
+    """Counts by the names of `SHARES`, in all and for each fold; 95 % intervals of the shares, resampled by patient."""
 
     counts: Mapping[str, int]
     intervals: Mapping[str, Sequence[float]]
     by_fold: Sequence[Mapping[str, int]]
 
     def document(self) -> dict[str, object]:
-        """Return them for JSON."""
+        """Return counts, intervals and folds as a JSON object."""
         return {**self.counts, "intervals": self.intervals, "by_fold": self.by_fold}
 
 
 def placed(model: EvaluatedModel, case: EvaluationCase) -> dict[str, PlacedFilm]:
-    """Find all findings on a film as a node does by default; returns them by key, those that are not reported too."""
+    """Locate all findings on a film as a node does by default; returns also the unreported ones, by key."""
     from models.lab.evaluation.evaluated_model import side_of
     from node.read.findings import zone_of_boxes
 
@@ -183,7 +183,7 @@ def placed(model: EvaluatedModel, case: EvaluationCase) -> dict[str, PlacedFilm]
 
 
 def figures(films: Sequence[PlacedFilm], limits: Sequence[float], *, resamples: int) -> Figures:
-    """Count what is told; limits: the score from which a box is drawn, of each film."""
+    """Count reported and right boxes, sides and zones; limits: for each film the score from which a box is drawn."""
     counts = [film.counts(limit) for film, limit in zip(films, limits, strict=True)]
     table = np.array([[own[name] for name in _COUNTS] for own in counts], dtype=np.int64).reshape(-1, len(_COUNTS))
     patients = np.array([film.patient for film in films])
@@ -210,7 +210,7 @@ def _shown(film: DecidedFilm, index: int, parts: FloatArray, decisions: Decision
 
 
 def _known(truth: Truth, key: str) -> FloatArray | None:
-    """Return the boxes of a finding [n, 4]; None if they are not known by somebody who saw the film."""
+    """Return the true boxes [n, 4] of a finding; None if nobody who saw the film stated them."""
     if key in truth.boxes:
         return truth.boxes[key]
     is_seen = truth.is_normal or not truth.mined_normal

@@ -1,4 +1,4 @@
-"""The table of a card that says how much is right of what a node tells of places on patient films."""
+"""The card's table of the shares of right boxes, sides and zones on patient films."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _BOXES: Final = "boxes_right"
 
 
 def tables(places: Mapping[str, object]) -> Iterator[Table]:
-    """Yield the table, if places were measured: of each finding by both limits and in the folds, and of all findings.
+    """Yield the table, if places were measured: findings at the score in use, at the chosen one and cross-validated.
 
-    places: what `models.lab.evaluation.placing` measured; a limit by which nothing has a box has no row
+    places: the result of `placing.judge`; a score from which no report has a box has no row
     """
     if places:
         yield list(HEAD), list(_rows(places))
@@ -47,7 +47,7 @@ def _rows(places: Mapping[str, object]) -> Iterator[list[str]]:
 
 
 def _cells(made: Mapping[str, object], *, is_by_fold: bool = False) -> Iterator[str]:
-    """Yield each count; that of right boxes with its interval, or with what it is in each fold."""
+    """Yield each count; that of right boxes with its 95 % interval, or with the counts of each fold."""
     bounds, by_fold = inner(made, "intervals").get(_BOXES), made.get("by_fold")
     for part, whole in SHARES.items():
         after = ""

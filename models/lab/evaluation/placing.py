@@ -1,12 +1,12 @@
-"""Runnable: chooses from which score a box is drawn, and from which certainty a side is told, on patient films.
+"""Runnable: chooses on patient films from which score a box is drawn, and from which certainty a side is named.
 
     python -m models.lab.evaluation.placing --model DIR FILMS.jsonl --held-out LIST --normals FILMS.jsonl [--write]
 
-It chooses on the patients that LIST does not name, for each finding of which enough of their films have boxes. A rule
-is the lowest number that reaches its goal: half of the boxes that a node would draw are right, and nine of ten of the
-sides that it would tell, each with the zone that it brings. It counts only if the rules of five folds of patients reach
-the goal, too, on the patients that each was not chosen on.
-Then it measures places on the films of LIST, by the rules that the model has and by those that were chosen, and says
+It chooses on the patients that LIST does not name, for each finding with boxes on enough of their films. A rule is the
+lowest score at which half of the drawn boxes are right, or the lowest certainty at which nine of ten named sides are
+right, each with its zone. A rule is kept only if rules from five-fold cross-validation reach the same goal on the
+patients of the left-out folds.
+Then it measures boxes, sides and zones on the films of LIST, by the model's rules and by the chosen ones, and prints
 which of these are better (`is_better`). `--write` puts these into the manifest; all others stay as they are.
 Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 PRECISION: Final = 0.5
 RIGHT_SIDES: Final = 0.9
 LEAST_TOLD: Final = 10
-"""Fewer places say nothing about a rule."""
+"""The fewest boxes or sides on which a rule is chosen or checked."""
 MOST_ON_NORMAL: Final = 0.05
-"""The boxes of all findings together that the mean normal film may have."""
+"""The mean number of boxes, of all findings together, that a normal film may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Films:
-    """Films that were read once. places: of each finding; located: findings before they are scored, none possibly."""
+    """Films with the model's answers; places: films by finding; located: unscored detections, empty if not needed."""
 
     truths: Sequence[Truth]
     places: Mapping[str, Sequence[PlacedFilm]]
@@ -62,7 +62,7 @@ class Films:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What was chosen of a finding. limits: of each fold, infinite where none reached the goal."""
+    """The rules of a finding; limits: see `by_folds`, for boxes."""
 
     boxes: PlaceRule | None
     sides: PlaceRule | None
@@ -70,7 +70,7 @@ class Rules:
 
 
 def choose(told: Sequence[Told], goal: float) -> float | None:
-    """Return the lowest number from which enough of what is told is right; None if no number reaches the goal."""
+    """Return the least score or certainty from which a share `goal` of the items is right; None if none reaches it."""
     ordered = sorted(told, key=lambda item: item.number)
     for place, item in enumerate(ordered):
         rest = ordered[place:]
@@ -82,14 +82,14 @@ def choose(told: Sequence[Told], goal: float) -> float | None:
 
 
 def by_folds(told: Sequence[Told], goal: float) -> list[float]:
-    """Return what is chosen without the patients of each fold; infinite where nothing reaches the goal."""
+    """Return for each fold the threshold that `choose` takes from the other folds; infinite where it takes none."""
     folds = folds_of(np.array([item.patient for item in told], dtype=np.str_))
     chosen = [choose(list(compress(told, folds != fold)), goal) for fold in range(FOLDS)]
     return [math.inf if least is None else least for least in chosen]
 
 
 def cross(told: Sequence[Told], goal: float, *, measured_on: str) -> PlaceRule | None:
-    """Choose a rule on all that is told; None unless the rules of five folds reach the goal on other patients, too."""
+    """Choose a rule on all items; None unless cross-validated rules reach the goal on left-out patients, too."""
     least = choose(told, goal)
     if least is None:
         return None
@@ -102,7 +102,7 @@ def cross(told: Sequence[Told], goal: float, *, measured_on: str) -> PlaceRule |
 
 
 def rules_of(films: Sequence[PlacedFilm], *, measured_on: str) -> Rules:
-    """Choose the rule of boxes, and that of the sides of the boxes that it draws."""
+    """Choose the score for boxes, then the certainty for the sides of the boxes that this score draws."""
     told = [box for film in films for box in film.boxes()]
     limits, boxes = by_folds(told, PRECISION), cross(told, PRECISION, measured_on=measured_on)
     if boxes is None:
@@ -118,10 +118,10 @@ def rules_of(films: Sequence[PlacedFilm], *, measured_on: str) -> Rules:
 def is_better(
     before: Mapping[str, int], chosen: Mapping[str, int], *, gain: float | None, least_in_folds: float | None
 ) -> bool:
-    """Return whether a limit goes before the one that the model has, by counts on films that chose nothing.
+    """Return whether a new score for boxes is better than the model's, by counts on held-out films.
 
-    gain: in average precision above two constant boxes, on films with the finding; least_in_folds: the lower bound of
-    its interval on the films that chose
+    gain: average precision above two constant boxes, on held-out films with the finding; least_in_folds: lower bound of
+    the 95 % interval of this gain, cross-fitted on the films that rules were chosen on
     """
     is_right = chosen["boxes"] > 0 and chosen["boxes_right"] >= PRECISION * chosen["boxes"]
     fits = gain is not None and gain > 0 and least_in_folds is not None and least_in_folds > 0
@@ -129,7 +129,7 @@ def is_better(
 
 
 def with_rules(decisions: Decisions, rules: Mapping[str, Rules]) -> Decisions:
-    """Return decisions with new rules of some findings; those of others stay."""
+    """Return decisions with new rules for some findings."""
     boxes = {key: own.boxes for key, own in rules.items() if own.boxes is not None}
     sides = {key: own.sides for key, own in rules.items() if own.sides is not None}
     kept = {key: rule for key, rule in decisions.sides.items() if key not in rules}
@@ -139,7 +139,7 @@ def with_rules(decisions: Decisions, rules: Mapping[str, Rules]) -> Decisions:
 def judge(
     model: EvaluatedModel, chosen_on: Films, held_out: Films, normal: Films, *, population: str, resamples: int
 ) -> tuple[dict[str, object], dict[str, Rules]]:
-    """Choose rules, measure them on films that chose nothing, and return the figures and the rules that are better."""
+    """Choose rules, measure them on held-out films, and return the figures and the rules that are better."""
     decisions = model.manifest.decisions
     enough: list[str] = [
         key for key in FINDINGS if sum(key in truth.boxes for truth in chosen_on.truths) >= LEAST_POSITIVES
@@ -201,13 +201,13 @@ def judge(
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
-    parser = command_parser("models.lab.evaluation.placing", description="Choose which boxes and sides are told.")
+    parser = command_parser("models.lab.evaluation.placing", description="Choose which boxes and sides are reported.")
     parser.add_argument("films", type=Path, metavar="FILMS.jsonl", help="patient films with boxes of findings")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
-    parser.add_argument("--held-out", required=True, metavar="SHARE_OR_FILE", help="the patients that choose nothing")
+    parser.add_argument("--held-out", required=True, metavar="SHARE_OR_FILE", help="the patients to measure on")
     parser.add_argument("--normals", type=Path, required=True, metavar="FILMS.jsonl", help="films without any finding")
     parser.add_argument("--set-aside", metavar="SHARE_OR_FILE", help="those of them that count; default: all")
-    parser.add_argument("--population", metavar="NAME", help="of the films, for the manifest; default: the file's name")
+    parser.add_argument("--population", metavar="NAME", help="name of the films in the manifest; default: the file's")
     parser.add_argument("--engine", choices=ENGINES, default="onnx", help="default: %(default)s")
     parser.add_argument("--resamples", type=int, default=500, metavar="N", help="for intervals; default: %(default)s")
     parser.add_argument("--out", type=Path, metavar="FILE.json", help="where all figures go, for the card")
@@ -280,7 +280,7 @@ def _read(
 
 
 def _side_told(film: PlacedFilm, box_score: float) -> Told | None:
-    """Return the one side that a node tells, which is right only with the zone that is told with it; None without."""
+    """Return the side that a node reports, right only if a zone reported with it is right, too; None without a side."""
     side, zone = film.side(box_score), film.zone(box_score)
     if side is None or zone is None:
         return side
@@ -303,7 +303,7 @@ def _all(films: Films, decisions: Decisions, resamples: int) -> Figures:
 
 
 def _on_normal(films: Films, decisions: Decisions) -> int:
-    """Count the boxes that are drawn on normal films."""
+    """Count the boxes of reported findings on normal films."""
     return sum(
         len(film.drawn(decisions.box_score(key)))
         for key, own in films.places.items()
@@ -313,7 +313,7 @@ def _on_normal(films: Films, decisions: Decisions) -> int:
 
 
 def _gain(made: Mapping[str, object], *, bound: int | None = None) -> float | None:
-    """Return the gain of boxes above constant ones, or a bound of its interval; None if it was not measured."""
+    """Return the gain in average precision above constant boxes, or a bound of its interval; None if not measured."""
     name = "gain_on_positives"
     value = made.get(name)
     if bound is not None:
@@ -323,7 +323,7 @@ def _gain(made: Mapping[str, object], *, bound: int | None = None) -> float | No
 
 
 def _fits(model: EvaluatedModel, films: Films, keys: Sequence[str], *, resamples: int) -> dict[str, object]:
-    """Measure how well boxes fit beside two constant ones."""
+    """Compute the average precision of boxes, and its gain above two constant boxes."""
     from models.lab.evaluation.located import measure
 
     rule = model.manifest.detection

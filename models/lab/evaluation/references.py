@@ -1,4 +1,4 @@
-"""Reference figures of constant answers that use no image; every figure of a model is printed beside one of them.
+"""Baselines that use no image: constant answers. Every figure of a model is printed beside one of them.
 
 `Habits` is what the training phantoms show on average: where boxes are, and how often findings are present.
 """
@@ -57,7 +57,7 @@ def training_habits(count: int, *, side: int = 64) -> Habits:
 
 
 def constant_detection(truths: Sequence[Truth], habits: Habits) -> Figures:
-    """Detect every finding on every film at its mean place, with its frequency as score."""
+    """Baseline of `detection`: every finding on every film in its mean box, with its frequency as score."""
     keys = [key for key in FINDINGS if key in habits.findings]
     boxes = np.array([habits.findings[key][0] for key in keys], dtype=np.float32).reshape(-1, 4)
     scores = np.array([habits.findings[key][1] for key in keys], dtype=np.float32)
@@ -66,7 +66,7 @@ def constant_detection(truths: Sequence[Truth], habits: Habits) -> Figures:
 
 
 def constant_regions(truths: Sequence[Truth], boxes: Mapping[str, FloatArray], bootstrap: Bootstrap) -> object:
-    """Locate every region at the same place on every film."""
+    """Baseline of `anatomy`: every region in the same box on every film."""
     return anatomy.measure(truths, [boxes] * len(truths), bootstrap)
 
 
@@ -88,7 +88,7 @@ def best_constants(truths: Sequence[Truth]) -> dict[str, FloatArray]:
 
 
 def identity(truths: Sequence[Truth], habits: Habits) -> Figures:
-    """Classify what a region holds by the region's name alone."""
+    """Baseline of `region_classification`: the frequency of each finding in a region of that name."""
     said = [
         np.array(
             [[habits.shares.get((name, key), 0.0) for key in FINDINGS] for name in truth.region_findings],
@@ -101,7 +101,7 @@ def identity(truths: Sequence[Truth], habits: Habits) -> Figures:
 
 
 def all_positive(truths: Sequence[Truth], labeler: Labeler) -> Figures:
-    """Report every class on every film."""
+    """Baseline of `report`: every class on every film."""
     everything = dict.fromkeys(labeler.classes, True)
     return reports.efficacy(reports.labels_of(truths, [everything] * len(truths), labeler.classes))
 

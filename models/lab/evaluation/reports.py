@@ -1,4 +1,4 @@
-"""How good reports are: the classes they find compared with the labels, and their words with those of true reports.
+"""The task `report`: classes found in reports compared with the labels, and their words with true reports.
 
 The labels of a film are the truth. If it has none, the labeler labels its true report, as it does generated ones.
 Clinical efficacy is the F1 of the labeler's marks, micro-averaged over all known classes of all films, computed by
@@ -62,7 +62,7 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Labels:
-    """What is present and what is reported, [film, class]; known: on which films a class counts."""
+    """True and reported classes, [film, class]; known: the films on which a class counts."""
 
     classes: tuple[str, ...]
     there: BoolArray
@@ -70,7 +70,7 @@ class Labels:
     known: BoolArray
 
     def of(self, keys: Sequence[str], films: Indices | slice = slice(None)) -> tuple[BoolArray, BoolArray]:
-        """Return what is present and what is reported of some classes, flattened."""
+        """Return true and reported values of some classes, flattened."""
         columns = [self.classes.index(key) for key in keys if key in self.classes]
         known = self.known[films][:, columns]
         return self.there[films][:, columns][known], self.said[films][:, columns][known]
@@ -97,7 +97,7 @@ def with_labels_of_reports(truths: Sequence[Truth], labeler: Labeler) -> list[Tr
 
 
 def said_of(labeler: Labeler, reports: Sequence[str]) -> list[dict[str, bool]]:
-    """Return for every report which classes it finds."""
+    """Return the classes that each report finds."""
     return [{key: says(marks, key) for key in labeler.classes} for marks in map(labeler.label, reports)]
 
 
@@ -165,7 +165,7 @@ def bleu(references: Sequence[str], reports: Sequence[str]) -> float:
 
 
 def rouge_l(references: Sequence[str], reports: Sequence[str]) -> list[float]:
-    """Return the ROUGE-L of each text."""
+    """Return the ROUGE-L of each text, 0..1."""
     scorer = RougeScorer(["rougeL"])
     return [
         float(scorer.score(reference, report)["rougeL"].fmeasure)
@@ -180,7 +180,7 @@ def _table(classes: Sequence[str], rows: Sequence[Mapping[str, bool]]) -> BoolAr
 def measure_sentences(
     readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Sequence[Decisions], bootstrap: Bootstrap
 ) -> dict[str, object]:
-    """Compute the figures of checked readings; decisions: by which each film was read."""
+    """Compute the figures of checked readings; decisions: those of each film's reading."""
     counted = [counts_of(*film) for film in zip(readings, truths, strict=True)]
     table = np.array([[film[name] for name in _COUNTS] for film in counted], dtype=np.int64)
 

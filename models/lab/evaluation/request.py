@@ -47,9 +47,9 @@ Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
 MOST_FALSE: Final = 0.05
-"""How many findings called present are expected on the mean film of a person without a finding."""
+"""The expected number of present findings on a patient film without a finding, on average."""
 CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
-"""The points of a curve: the share of the films without any finding that is called by mistake, by name."""
+"""The points of a curve, by name: false positive rates on films without any finding."""
 SHARES: Final[Mapping[str, str]] = {
     "with_box": "reported",
     "boxes_right": "boxes",
@@ -57,15 +57,15 @@ SHARES: Final[Mapping[str, str]] = {
     "both_right": "both",
     "zones_right": "zones",
 }
-"""Of what is told of places: each count, and the count that it is a share of."""
+"""Counts of reported boxes, sides and zones: each numerator with its denominator."""
 RULES: Final = "rules"
 CHEXBERT: Final = "chexbert:"
 """The labelers of texts; the weights of CheXbert follow its name."""
 RESAMPLES: Final = 100
 PUBLISHED_RESAMPLES: Final = 250
 TEXT_RESAMPLES: Final = 10
-"""The number of resampled sets of films that deviations are over: of the node's tasks, of the paper's, and of those of
-the paper's that compare texts."""
+"""The number of bootstrap resamples for deviations: of the node's tasks, the paper's, and those of the paper's that
+compare texts."""
 TRAINING_FILMS: Final = 200
 """The number of training phantoms that the reference figures are computed from."""
 
@@ -76,13 +76,13 @@ class Request:
 
     tasks, published: None for all that the labels suffice for; pictures: films on each contact sheet
     choose_on: a file of other films, on which the settings of published tasks are chosen; None: as published
-    analysis: a file that says how one of the paper's tasks is asked otherwise; it names the task
+    analysis: a file that names one of the paper's tasks and what it changes of it, see `Analysis`
     held_out: use only patients that a run held out, a share or a file
-    resamples: for deviations, 0 for none; None: the three defaults above
-    labeler: what texts are labeled by, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
-    metric_files: the folder with what some figures of texts need
+    resamples: number of bootstrap resamples, 0 for no deviations; None: the three defaults above
+    labeler: the labeler of texts, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
+    metric_files: the folder with models and word lists for some figures of texts
     folds: whether the decisions for each fifth of the patients are chosen on the films of the others
-    false_findings: called present that are expected on the mean film without a finding, by cross-fitted thresholds
+    false_findings: expected present findings on a film without a finding, which cross-fitted thresholds may reach
     """
 
     model: Path

@@ -1,4 +1,4 @@
-"""Whether a question about one side is answered on that side, on films where both sides have the finding."""
+"""The task `hints`: on films with a finding on both sides, whether the box for "... in the right lung" lies right."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_followed(asked: SideQuestion, box: FloatArray) -> bool:
 
 
 def measure(truths: Sequence[Truth], boxes: Sequence[FloatArray], bootstrap: Bootstrap) -> dict[str, object]:
-    """Compute all figures; boxes: [hint, 4] of each film."""
+    """Compute all figures; boxes: for each film the center-size boxes [hint, 4] of its questions."""
     followed = [
         (film, asked.taught, is_followed(asked, box))
         for film, (truth, found) in enumerate(zip(truths, boxes, strict=True))

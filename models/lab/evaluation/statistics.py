@@ -56,7 +56,7 @@ def _places(probabilities: Scores) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """resamples: how many resampled sets of films, 0 for none; seed: of the random numbers, so that results repeat."""
+    """A bootstrap over films; resamples: number of resampled sets, 0 for none; seed: seed of the random numbers."""
 
     resamples: int = 100
     seed: int = 0
@@ -64,7 +64,7 @@ class Bootstrap:
     def deviations(self, measure: Callable[[Indices], Figures], films: int) -> dict[str, float]:
         """Return the standard deviation of each figure that could be measured at least twice.
 
-        measure: computes the figures of these films, given by their numbers
+        measure: computes the figures of the films with these row numbers, which may repeat
         """
         rng = np.random.default_rng(self.seed)
         drawn = [measure(rng.integers(films, size=films)) for _ in range(self.resamples)]

@@ -1,6 +1,6 @@
-"""Chooses temperature and thresholds on phantoms, at the best F1 or a sensitivity, and points on films of people.
+"""Chooses temperature and thresholds on phantoms, at the best F1 or a sensitivity, and points on patient films.
 
-On films of people a finding has a readout, the logistic curve that makes the labels most likely, and the probability
+On patient films a finding has a readout, the logistic curve that makes the labels most likely, and the probability
 from which it is present. How many films without a finding a threshold calls is read off an exponential tail, fitted to
 the upper half of what such films show, because so few of them are known that their highest alone says little. Opacity
 may call half of the false findings that are allowed, and the other findings share the other half; of the films that a
@@ -26,7 +26,7 @@ LEAST_POSITIVES: Final = 15
 """How many real films must show a finding before it gets a threshold, or counts in a mean over findings."""
 OPACITY: Final = "lung_opacity"
 LEAST_AUROC: Final = 0.7
-"""Below it films with a finding and films without it are hardly told apart."""
+"""The least AUROC of a finding that the model recognizes."""
 NEVER_ABSENT: Final = 0.5
 """The probability at which a band begins at the latest."""
 MOST_UNMEASURED: Final = 0.1
@@ -42,7 +42,7 @@ class Aim:
     """What thresholds are chosen for.
 
     sensitivity: that each finding must reach; None for the best common F1
-    false_findings: findings called present that are expected on the mean film of a person without a finding
+    false_findings: expected number of present findings on a patient film without a finding, on average
     least: how many films must show a finding, and how many not, before a threshold is chosen for it
     """
 
@@ -55,7 +55,7 @@ class Aim:
 class Labelled:
     """The films on which the label of one judged prompt is known, [film], and those without any finding, [normal].
 
-    differences, normal: of the cosines to the prompt and to its opposite; there: whether it is present
+    differences, normal: cosine to the prompt minus cosine to its opposite; there: whether it is present
     """
 
     differences: Scores
@@ -68,7 +68,7 @@ class Labelled:
         return min(positives, len(self.there) - positives) >= least
 
     def at(self, temperature: float) -> Labelled:
-        """Return the same with probabilities at a temperature instead of differences."""
+        """Return the same films with probabilities at a temperature instead of differences."""
         return Labelled(
             differences=sigmoid(self.differences / temperature),
             there=self.there,
@@ -76,13 +76,13 @@ class Labelled:
         )
 
     def read_out(self, readout: Readout) -> Labelled:
-        """Return the same with the probabilities of a readout instead of differences."""
+        """Return the same films with the probabilities of a readout instead of differences."""
         said, normal = (sigmoid(readout.slope * scores + readout.offset) for scores in (self.differences, self.normal))
         return Labelled(differences=said, there=self.there, normal=normal)
 
 
 def is_recognized(some: Labelled) -> bool:
-    """Return whether films with a finding are told apart from films without it."""
+    """Return whether the AUROC of a finding is at least `LEAST_AUROC`."""
     area = area_under_curve(some.there, some.differences)
     return area is not None and area >= LEAST_AUROC
 
@@ -202,7 +202,7 @@ def measured_band(probabilities: Scores, there: Marks, *, threshold: float, norm
     The band, in which a finding is to be reviewed, ends at the finding's threshold. It begins at the lowest probability
     from which, up to the threshold, half of the films show the finding; but at 0.5 at the latest, so that nothing is
     absent that is as likely as not. If no such probability is below the threshold, nothing is to be reviewed for it.
-    Returns None for a finding that is never present, which cannot be told from its absence.
+    Returns None for a finding that is never present, because it is not distinguished from its absence.
     """
     if threshold == LEFT_OUT:
         return None

@@ -1,8 +1,8 @@
 """Chooses a manifest's decisions on validation films; the network stays unchanged.
 
-On phantoms, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the overlap at which
+On phantoms, in the order of spec §9.2, a scale for each finding's boxes, how boxes are scored, and the IoU above which
 a box is suppressed; then the temperature that makes the labels most likely, and thresholds (`thresholds`). One that the
-films say nothing about keeps its difference of cosines. On films of people a readout and a threshold for each finding
+films say nothing about keeps its difference of cosines. On patient films a readout and a threshold for each finding
 (`thresholds.choose`); one with a threshold of phantoms alone is left out there if too many films would show it
 (`thresholds.MOST_UNMEASURED`). On both the bands below thresholds and the threshold of regions. Of each threshold
 the manifest says on which films it was measured; it may hold one for phantoms and one for people. Test films are never
@@ -52,7 +52,7 @@ OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
 
 
 def digest(gray: FloatArray) -> str:
-    """Return what a film is recognized by: a hash of its gray values [row, column], 0..1, in 256 steps."""
+    """Return a hash that identifies a film: of its gray values [row, column], 0..1, in 256 steps."""
     return hashlib.sha256(np.round(gray * 255).astype(np.uint8).tobytes()).hexdigest()[:16]
 
 
@@ -74,7 +74,7 @@ def for_each_film(
 ) -> list[EvaluatedModel]:
     """Return for each film the model with the decisions that the films of other patients choose, in five folds.
 
-    population: of the films; most_false: as in `films.cross_fitted`
+    population: the films' population; most_false: as in `films.cross_fitted`
     A finding that the model leaves out stays so. Raises ModelError if no film has a label of any finding.
     """
     truths, weighed = [], []
@@ -132,7 +132,7 @@ def tune(
 
 
 def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping[str, float | None]]) -> DetectionRule:
-    """Choose scales, then the score, then the overlap, each with the previous choices; among equals the first."""
+    """Choose scales, then the scoring, then the IoU for suppression, by average precision; of equals the first."""
     by_scale = {scale: precision(replace(start, scales=dict.fromkeys(FINDINGS, scale))) for scale in SCALES}
     nearest = sorted(SCALES, key=lambda scale: abs(scale - 1))
     scales = {key: max(nearest, key=lambda scale: by_scale[scale].get(key) or 0.0) for key in FINDINGS}
@@ -157,7 +157,7 @@ def best_decisions(
 ) -> Decisions:
     """Choose thresholds, and what makes probabilities.
 
-    films: by key of a judged prompt
+    films: labeled films by key of the prompt
     noted: positiveness of regions, and whether they hold any finding
     """
     choose = _on_phantoms if population == PHANTOMS else _on_people
@@ -167,7 +167,7 @@ def best_decisions(
 
 
 def _on_phantoms(start: Decisions, films: Mapping[str, Labelled], *, population: str, aim: Aim) -> Decisions:
-    """Choose on phantoms. A finding that cannot be told even there is left out on films of people."""
+    """Choose on phantoms. A finding that is not recognized even there is left out on patient films."""
     temperature, chosen = calibrate(films, start=start.temperature, aim=aim)
     decisions = _at_temperature(start, temperature)
     for key, threshold in chosen.items():
@@ -272,7 +272,7 @@ def labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, L
 
 
 def is_known(truth: Truth, key: str) -> bool:
-    """Return whether a film tells something about a finding; a mined "no finding" alone tells nothing of that."""
+    """Return whether a film has a label of a finding; a mined "no finding" alone is none."""
     return key in truth.labels and (key != NO_FINDING or truth.mined_normal is None or bool(truth.read_as))
 
 

@@ -1,4 +1,4 @@
-"""Whether the view head tells frontal films from laterals and other parts, and sees what is mirrored or rotated.
+"""The task `views`: how well the view head recognizes frontal, lateral, other, mirrored and rotated films.
 
 Each film of a set is shown as it is, mirrored, and turned by quarters. A phantom has a lateral and a film of another
 part beside it. A film is kept if a frontal chest is more probable than all else; otherwise the node stops it, if its
@@ -21,7 +21,7 @@ Kind = Literal["frontal", "mirrored", "rotated", "lateral", "other"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenView:
-    """What the head says of one picture; kind: what it is; view: AP or PA, of the frontal film."""
+    """The head's reading of one picture; kind: its true kind; view: the true view of the frontal film, AP or PA."""
 
     kind: Kind
     view: str

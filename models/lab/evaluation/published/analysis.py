@@ -18,7 +18,7 @@ Analyzed = Literal["report_mimic", "region_explanation_imagenome", "region_class
 class Analysis:
     """The defaults are what is published.
 
-    prompts: of a report; the filter compares with all pathologies, whichever are asked for
+    prompts: the prompts of a report; the filter compares with all pathologies, whichever are asked for
     filter: which region gets a sentence: one that is abnormal by the mean of all classes, as published, or by any class
     but that of no finding, as the paper says (DEP-12)
     positive_only: whether a pathology gets a sentence only if the filter takes it, too

@@ -111,7 +111,7 @@ def _accuracy(films: Sequence[Classified]) -> float | None:
 def judged(
     model: PublishedModel, classes: ClassVectors, labels: PublishedLabels, picture: Picture, how: Analysis = PUBLISHED
 ) -> Judged | None:
-    """Judge the regions of a film of Chest ImaGenome; None if none is judged."""
+    """Score all classes for the labeled regions of a film of Chest ImaGenome (RC); None if no region is labeled."""
     names = list(labels.region_findings)
     if not names:
         return None

@@ -4,7 +4,7 @@ All classes of a data set are asked together. A film counts if it has a box of o
 none; on such a film every class without a box is absent. So a box on a film without the class lowers the figure, as
 published; `map_on_positives` leaves these films out, class by class.
 
-As written, a box is suppressed above a fixed overlap (`map_nms_fixed`); the published code chooses the overlap, too
+As written, a box is suppressed above a fixed IoU (`map_nms_fixed`); the published code chooses the IoU, too
 (`map`).
 """
 
@@ -69,7 +69,7 @@ def located(model: PublishedModel, asked: Asked, labels: PublishedLabels, pictur
 
 
 def chosen(films: Sequence[Located], asked: Asked) -> DetectionSettings:
-    """Choose a scale for each class, then how boxes are scored, then the overlap; among equals the first.
+    """Choose a scale for each class, then how boxes are scored, then the IoU for suppression; of equals the first.
 
     Scales nearest 1 come first. The order and the values are those of the published code (spec §9.2).
     """

@@ -62,7 +62,7 @@ def grounded(model: PublishedModel, phrases: tuple[Phrase, ...], picture: Pictur
 
 
 def chosen(films: Sequence[Grounded]) -> Settings:
-    """Choose the scale by mAP of one class, then the least score by the overlap of masks; of equals the first."""
+    """Choose the scale by mAP of one class, then the least score by the IoU of masks; of equals the first."""
     scales = [GroundingSettings(scale=scale) for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))]
     boxes = max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
     by_score = _ratios(_mask_pixels(films, boxes).sum(axis=0))

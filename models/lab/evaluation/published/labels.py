@@ -41,7 +41,7 @@ class PublishedLabels:
 
     boxes: the class and the box [4] of each, in the order of the line; located: classes of which all boxes are known
     phrases: sorted, each once
-    regions: [4] by name; region_findings: of those that are judged for all classes of Chest ImaGenome
+    regions: box [4] by name; region_findings: findings of the regions that are labeled for all classes
     region_texts: the sentences about each region, joined by blanks; report: "" if it is unknown
     """
 

@@ -89,7 +89,7 @@ class NotComputed(Exception):
 
 
 class _Need(NamedTuple):
-    """score: of the folder, true and generated texts; folder: below that of the option; holds: what; install: how."""
+    """A folder that a figure needs; score: computes it; holds: its content in words; install: how to get `packages`."""
 
     score: Callable[[Path, Sequence[str], Sequence[str]], list[float]]
     folder: str
@@ -161,8 +161,8 @@ SCORES: Final = {
 class Likeness:
     """What each text adds to the figures.
 
-    bleu: of each text the n-grams of 1 to 4 words that are right, those that there are, its length and the true one's
-    scores: by figure, [text]; reasons: of the figures that were not computed
+    bleu: for each text the matching and the total n-grams of 1 to 4 words, its length and the reference's
+    scores: by figure, [text]; reasons: why figures were not computed
     """
 
     bleu: NDArray[np.int64]

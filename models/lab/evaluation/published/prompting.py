@@ -1,8 +1,8 @@
 """The figures of the paper that show how a more precise prompt is answered: Figures 4, 5, 6, 8 and 9 (supplement E.3).
 
-The paper plots them and prints no number, so each is a table of ours alone. Measured is the likeliest box of a prompt,
-by its gIoU with a box of MS-CXR. Where that box lies is told by the region of Chest ImaGenome that overlaps it most
-among those that hold its class and their parts ("fine"), and by the lung that this region is a part of ("coarse"). A
+The paper plots them and prints no number, so each is a table of ours alone. Measured is the gIoU of a
+prompt's likeliest box with a box of MS-CXR. The location of that box is the region of Chest ImaGenome with the highest
+IoU among those that hold its class and their parts ("fine"), and the lung that this region is a part of ("coarse"). A
 film counts if regions hold each class that MS-CXR has a box of.
 """
 
@@ -49,7 +49,7 @@ BY_NEGATION: Final = "No"
 class Instance:
     """A box [4] of MS-CXR, and where it lies.
 
-    name: of its class; fine, coarse: regions
+    name: its class; fine, coarse: regions
     others: [n, 4], boxes of the class in the other lung; opposite: the box [4] of that lung, None if it has none
     """
 
@@ -214,7 +214,7 @@ def sentences(model: PublishedModel, picture: Picture, instance: Instance) -> di
 
 
 def nearest_regions(model: PublishedModel, picture: Picture, labels: PublishedLabels) -> Iterator[str]:
-    """Yield, for each class that no region of a film holds, the region that its prompt's box overlaps most."""
+    """Yield, for each class that no region of a film holds, the region with the highest IoU with its prompt's box."""
     held = frozenset[str]().union(*labels.region_findings.values())
     absent = [name for name in PHRASES if _CIG[_CHEXPERT[name]] not in held and name not in dict(labels.boxes)]
     if not labels.region_findings or not absent:

@@ -33,8 +33,8 @@ class Session:
     """What all tasks share.
 
     films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
-    labeler: of texts; texts: the file that gets all texts, None if there is none
-    resamples: for deviations; None: as many as published
+    labeler: the labeler of texts; texts: the file that gets all texts, None if there is none
+    resamples: number of bootstrap resamples; None: as many as published
     metric_files: the folder with what some figures of texts need
     how: texts are made; with an analysis its task is the only one
     """

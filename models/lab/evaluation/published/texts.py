@@ -32,10 +32,10 @@ from models.reading.deduplicate import similarity_of
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReportQuestions:
-    """The prompts of a report [prompt, dim], which of them ask for a pathology, and these and their opposites.
+    """The prompt vectors of a report [prompt, dim], and which of them are pathologies.
 
-    positive, negative: of all pathologies, also of those that an analysis does not ask for
-    findings: which of them are a finding, and not that of none
+    positive, negative: vectors of all pathologies and of their opposites, also if an analysis does not ask for them
+    findings: which of these are a finding, not "no finding"
     """
 
     prompts: Tensor
@@ -46,7 +46,7 @@ class ReportQuestions:
 
 
 def of_phrases(model: PublishedModel, labels: PublishedLabels, picture: Picture) -> Told | None:
-    """Explain each box of each phrase of a film; None if it has none."""
+    """Generate a sentence for each box of each phrase (RE on MS-CXR); None if the film has no phrase with a box."""
     pairs = [(phrase.text, box) for phrase in labels.phrases for box in phrase.boxes]
     if not pairs:
         return None
@@ -57,7 +57,7 @@ def of_phrases(model: PublishedModel, labels: PublishedLabels, picture: Picture)
 def of_regions(
     model: PublishedModel, labels: PublishedLabels, picture: Picture, how: Analysis = PUBLISHED
 ) -> Told | None:
-    """Explain each region of a film that its report speaks of; None if it speaks of none. All regions are seen."""
+    """Generate a sentence for each region that the report mentions (RE), with all regions as prompts; None if none."""
     names = list(labels.regions)
     told = [place for place, name in enumerate(names) if labels.region_texts.get(name)]
     if not told:
