@@ -43,12 +43,12 @@ Boxes = Sequence[Sequence[float]]
 
 _OPACITY: Final = "lung_opacity"
 _OPACITIES: Final = (_OPACITY, "consolidation", "pneumonia")
-"""What a film without any opacity in the lungs does not show."""
+"""The classes that are absent on a film without any opacity in the lungs."""
 _IN_THE_LUNGS: Final = (
     *_OPACITIES,
     *("atelectasis", "edema", "lung_lesion", "pleural_effusion", "pleural_other", "pneumothorax"),
 )
-"""What a film that was read as normal does not show."""
+"""The classes that are absent on a film that was read as normal."""
 _SEEN_AS_OPACITY: Final = frozenset({"Consolidation", "Edema", "Infiltration", "Pneumonia"})
 """Labels of ChestX-ray14 that mean an opacity; it has no label for opacities in general."""
 _UNKNOWN_PLACE: Final = frozenset({NO_FINDING, "pneumonia", "pleural_other"})
@@ -63,7 +63,7 @@ LEAST_SIDE: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What a reading of the RSNA Pneumonia Detection Challenge says. located: classes whose boxes are complete."""
+    """The labels of a reading of the RSNA Pneumonia Detection Challenge; located: classes whose boxes are complete."""
 
     present: Mapping[str, bool]
     located: frozenset[str]
@@ -82,9 +82,9 @@ READINGS: Final[Mapping[str, _Reading]] = {
 
 
 def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mapping[str, Sequence[float]]) -> Line:
-    """Combine what is known of a film into the stored form.
+    """Combine the labels of a film into the stored form.
 
-    boxes: of classes, by their keys; regions: by their names
+    boxes: those of classes by key; regions: those of regions by name
     Raises ValueError for an unknown reading.
     """
     reading = film.get("rsna")
@@ -114,7 +114,7 @@ def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mappi
 def trusted(
     film: FilmLine, of_nih: Mapping[str, bool], *, read: Mapping[str, bool] | None = None
 ) -> tuple[dict[str, bool], set[str]]:
-    """Join the labels of a film, so that what somebody read goes before what was mined from a report.
+    """Join the labels of a film, so that a reading goes before labels mined from a report.
 
     of_nih: the labels of ChestX-ray14, mined; read: further labels that are no mined ones
     A film on which somebody saw something, other than a device, is not normal, whatever was mined.
@@ -163,7 +163,7 @@ def _sentences(key: str, boxes: Mapping[str, Boxes]) -> list[SaidLine]:
 
 
 class BoxLine(TypedDict):
-    """A box. finding, region: what it is of, where the label does not say it."""
+    """A box; finding, region: its subject, where the label does not name it."""
 
     label: str
     xyxy: list[float]
@@ -173,7 +173,7 @@ class BoxLine(TypedDict):
 
 
 class SentenceLine(TypedDict):
-    """A sentence of the report, or a phrase; boxes: those of what it is about, if they are known."""
+    """A sentence of the report, or a phrase; boxes: those of its subject, if they are known."""
 
     text: str
     positive: NotRequired[bool]
@@ -254,7 +254,7 @@ def report_of(line: FilmLine) -> str:
 
 
 def meaning_of(box: BoxLine) -> tuple[str | None, str | None]:
-    """Return the region and the class that a box is of; at least one of them is None."""
+    """Return the region and the class of a box; the class is None for a region."""
     region = region_of(box.get("region", box["label"]))
     if region is not None:
         return region, None
@@ -262,7 +262,7 @@ def meaning_of(box: BoxLine) -> tuple[str | None, str | None]:
 
 
 def is_whole(line: FilmLine) -> bool:
-    """Whether all about a film is known, as of a phantom: it has findings of regions, and no list of known ones."""
+    """Whether the labels are complete, as those of a phantom: findings of regions, and no list of known ones."""
     return "region_findings" in line and "region_known" not in line
 
 
@@ -317,7 +317,7 @@ def _check_sentences(line: FilmLine) -> None:
 
 
 def _check_regions(line: FilmLine) -> None:
-    """Refuse findings of regions that are of no class of Chest ImaGenome, and those of which nothing is known."""
+    """Refuse findings of regions that are no class of Chest ImaGenome, or not among the known ones."""
     check_regions(line.get("region_findings", {}))
     known = line.get("region_known")
     _check_of_regions(known or [])
@@ -331,7 +331,7 @@ def _check_regions(line: FilmLine) -> None:
 
 
 def _check_of_regions(names: Iterable[str]) -> None:
-    """Refuse what is neither a finding of phantoms nor a class of Chest ImaGenome. Raises UnknownLabel."""
+    """Raise UnknownLabel for a name that is neither a finding of phantoms nor a class of Chest ImaGenome."""
     for name in names:
         check_classes([name])
         if name not in FINDINGS and name not in CIG:

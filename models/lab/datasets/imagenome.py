@@ -26,7 +26,7 @@ _LEAST_BOXES: Final = 5
 _LEAST_WORDS: Final = 2
 _CATEGORIES: Final = {"anatomicalfinding": "cig/af/", "disease": "cig/disease/"}
 _READ: Final = frozenset((*_CATEGORIES, "nlp"))
-"""The categories of attributes that count; "nlp" says what is abnormal."""
+"""The categories of attributes that count; "nlp" is normal or abnormal."""
 
 PUBLISHED: Final = (
     Published(what="scene graphs", count=242_072, source="data set"),
@@ -67,7 +67,7 @@ class _Film(NamedTuple):
 
 
 class _Said:
-    """What is said of a film: the findings of each region, and each phrase with its regions and findings."""
+    """The labels of a film: the findings of each region, and each phrase with its regions and findings."""
 
     def __init__(self) -> None:
         self.findings: dict[str, set[str]] = defaultdict(set)

@@ -40,7 +40,7 @@ PUBLISHED: Final = (
 
 
 class Place(NamedTuple):
-    """Where a line is; crc: of its bytes, so that a line that was made anew is another one."""
+    """The place of a line in a file; crc: checksum of its bytes, so that a line that was made anew is another one."""
 
     file: str
     offset: int
@@ -185,7 +185,7 @@ def _film(row: Row, view: str, source: Path, reports: Path, chexpert: Mapping[st
 
 
 def _sentences(path: Path) -> list[SentenceLine]:
-    """Read a report's sentences, and what this project's rules read in them. Raises ModelError if it is missing."""
+    """Read a report's sentences, labeled by this project's rules. Raises ModelError if it is missing."""
     try:
         report = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

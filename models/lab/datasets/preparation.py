@@ -70,7 +70,7 @@ def _line(row: Mapping[str, object]) -> str:
 
 
 class Made(NamedTuple):
-    """What became of a film: its line, None if it is left out, and what there is to count of it."""
+    """The result for a film: its line, None if it is left out, and counts for the summary."""
 
     line: FilmLine | None
     counts: Counter[str]
@@ -81,7 +81,7 @@ class Listing(Generic[_T]):
     """The films of a data set.
 
     films: [file of lines, film], in the order of the lines; make: makes the line of a film in a folder of lines
-    counts: of what the tables say; published: the counts that it should have
+    counts: counts from the tables; published: the counts that it should have
     """
 
     films: Sequence[tuple[str, _T]]

@@ -81,7 +81,7 @@ def listing(source: Path) -> Listing[_Film]:
 
 
 def make(film: _Film, out: Path) -> Made:
-    """Make the line of a film with what the further readings say of it."""
+    """Make the line of a film with the labels of its further readings."""
     line, reading, counts = film["line"].copy(), film["reading"], Counter[str]()
     line["file"] = relative(Path(film["folder"]) / line["file"], out)
     found = _found(reading, has_opacity_reading="rsna" in line)
@@ -99,7 +99,7 @@ def make(film: _Film, out: Path) -> Made:
 
 
 def _found(reading: _Reading, *, has_opacity_reading: bool) -> dict[str, bool]:
-    """Say of each class that was read whether it is on the film."""
+    """Return presence by class, for the classes that were read."""
     found: dict[str, bool] = {}
     if "det10" in reading:
         labels = {box["label"] for box in reading["det10"]}

@@ -210,7 +210,7 @@ def _films(source: Path, split: _Split, counts: Counter[str]) -> dict[str, _Film
 
 
 def _votes(path: Path) -> dict[str, dict[str, list[int]]]:
-    """Return what the readers of each film said of each class; an empty cell is no vote."""
+    """Return the readers' votes on each class of each film; an empty cell is no vote."""
     votes: dict[str, dict[str, list[int]]] = {}
     for row in rows_of(path, ("image_id",)):
         spelled = {_SPELLINGS.get(column, column): column for column in row.cells}

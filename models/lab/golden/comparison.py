@@ -201,7 +201,7 @@ def same(ours: object, recorded: object, *, tolerance: float = 1e-5) -> bool:
 def _computed(
     ours: RecordedNetwork, compute: Callable[[RecordedNetwork], Computed]
 ) -> tuple[dict[str, Tensor | Array | Texts], str | None]:
-    """Compute a part as far as its inputs allow, and return what stopped it."""
+    """Compute a part as far as its inputs allow; returns the error that stopped it, too."""
     computed: dict[str, Tensor | Array | Texts] = {}
     try:
         with torch.inference_mode():
@@ -232,5 +232,5 @@ def _worst(part: str, names: Iterable[str], arrays: Mapping[str, StageDifference
 
 
 def _results(recording: Recording) -> list[str]:
-    """List what is recorded, without descriptions."""
+    """List the recorded results, without descriptions."""
     return [*recording.arrays, *(name for name in recording.texts if not name.startswith(_DESCRIPTIONS))]

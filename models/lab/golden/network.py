@@ -75,7 +75,7 @@ def prompt_encoder(ours: RecordedNetwork) -> Computed:
 
 
 def report_queries(ours: RecordedNetwork) -> Computed:
-    """Embed what report generation asks, and the means that it judges by."""
+    """Embed the prompts of report generation, and the mean vectors for positiveness."""
     judged = len(ours.recording.sentences("txt/rg_neg/texts"))
     queries = _embedded(ours, "rg_queries")
     yield "rg/token_prompts", queries
@@ -213,7 +213,7 @@ def other_sentences(ours: RecordedNetwork) -> Computed:
 
 
 def region_margins(ours: RecordedNetwork) -> Computed:
-    """Return how clearly every token of the regions' sentences won."""
+    """Return the margin between the best and the second token at each position of the regions' sentences."""
     features = ours.recording.take("region/features_masked")[ours.recording.take("region/mask")]
     yield "region/margins", _margins(ours, features, ours.recording.take("region/token_ids").long())
 

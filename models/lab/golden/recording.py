@@ -27,17 +27,17 @@ from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTok
 _T = TypeVar("_T")
 
 PHRASES = ("rg_queries", "rg_neg", "odd")
-"""What was recorded of the prompt encoder: what reports ask, its negatives, and odd strings."""
+"""The recorded texts of the prompt encoder: prompts of reports, their negatives, and odd strings."""
 
 Array = NDArray[np.generic]
 Texts = list[str] | list[list[str]] | dict[str, object]
 Computed = Iterator[tuple[str, Tensor | Array | Texts]]
-"""Names as recorded, each with what our network makes of it: arrays, or the texts of `golden_text.json`."""
+"""Our network's results by their recorded names: arrays, or the texts of `golden_text.json`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Recording:
-    """What the published network computed.
+    """The recorded results of the published network.
 
     folder: where `image0.png`, `image1.png`, ... are, the recorded films
     taken: names of the recorded inputs given to our network, filled by `take` and `text`
@@ -108,7 +108,7 @@ class RecordedNetwork:
 
 
 def open_recording(folder: Path) -> Recording:
-    """Read arrays, texts and configuration. Raises ModelError that says what is absent or damaged."""
+    """Read arrays, texts and configuration. Raises ModelError that names the absent or damaged file."""
     return Recording(
         folder=folder,
         arrays=_read(folder / "golden.npz", _arrays),

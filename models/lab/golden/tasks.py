@@ -177,7 +177,7 @@ def positiveness(ours: RecordedNetwork) -> Computed:
 
 
 def selections(ours: RecordedNetwork) -> Computed:
-    """Drop what was said twice, under every recorded rule, with the published shift of numbers."""
+    """Remove duplicate sentences by every recorded rule, with the published shift of numbers."""
     recording = ours.recording
     features, mask = (recording.take(f"rg/sentence_{part}") for part in ("features", "mask"))
     yield "rg/sentence_similarity01", np.stack([_similarity(film) for film in features])
@@ -198,7 +198,7 @@ def _similarity(features: Tensor) -> FloatArray:
 def _reports(
     ours: RecordedNetwork, similarities: list[FloatArray], config: Mapping[str, float | str]
 ) -> dict[str, list[object]]:
-    """Select under one recorded rule, for each film: what stays, and what the published code shows with it."""
+    """Select sentences by one recorded rule, for each film: those that stay, and the prompts shown with them."""
     recording = ours.recording
     names, kinds = (recording.sentences(f"rg/prompt_{part}") for part in ("texts", "types"))
     sentences = recording.sentences_of_films("rg/pred_sentences_before_dedup")
@@ -223,7 +223,7 @@ def _reports(
 
 
 def _rule(config: Mapping[str, float | str]) -> ReportRule:
-    """Read a recorded rule; what it does not name is as published."""
+    """Read a recorded rule; missing keys are as published."""
     published = ReportRule()
     return ReportRule(
         remove_above=float(config.get("synonym_removal_thres", published.remove_above)),

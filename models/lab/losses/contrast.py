@@ -16,12 +16,12 @@ from models.lab.losses.detection import mean_by_film
 def finding_contrast(
     features: Tensor, positive: Tensor, negative: Tensor, *, present: Tensor, temperature: float
 ) -> Tensor:
-    """Choose, for each class, its prompt among those of all classes: "patho-cls", published with temperature 0.2.
+    """Loss "patho-cls": cross-entropy of each class over the prompts of all classes, published with temperature 0.2.
 
-    A prompt that several classes have, as a finding that two data sets know, is one choice, and right for all of them.
+    A prompt that several classes have, as a finding that two data sets know, is one target, and right for all of them.
 
     features: [F, C, dim], one for each class; positive, negative: prompts [C, dim]
-    present: [F, C], True draws to the own positive prompt, False to the own negative one
+    present: [F, C], the target is the own positive prompt where True, the own negative one where False
     Returns [F, C], for `mean_by_film` over the labeled classes.
     """
     prompts = torch.cat([positive, negative])
@@ -44,7 +44,7 @@ def anatomy_contrast(
     drawn: Tensor,
     temperature: float,
 ) -> Tensor:
-    """Draw a region to the right prompt of each of its classes: "anat-cls", published with temperature 0.25 (DEP-20).
+    """Loss "anat-cls": contrast of each region with the right prompts of its classes, published with 0.25 (DEP-20).
 
     features: [F, A, dim]; positive, negative: prompts [C, dim]; present, known: [F, A, C]
     drawn: [C], the classes whose absence counts; presence always does. The published training draws about 10 in
@@ -65,7 +65,7 @@ def anatomy_contrast(
 
 
 def sentence_contrast(regions: Tensor, sentences: Tensor, valid: Tensor, *, temperature: float) -> Tensor:
-    """Choose the sentence of each region among all of the batch: "sent-contr", published with temperature 0.25.
+    """Loss "sent-contr": cross-entropy of each feature over all sentences of the batch, published with 0.25.
 
     regions, sentences: [F, S, dim]; valid: [F, S], False for padding, which is no sentence to choose from either
     From regions to sentences only. Returns a scalar: the mean over the sentences of a film, then over films.
@@ -77,7 +77,7 @@ def sentence_contrast(regions: Tensor, sentences: Tensor, valid: Tensor, *, temp
 
 
 def global_contrast(films: Tensor, texts: Tensor, *, temperature: float) -> Tensor:
-    """Choose the text of each film and the film of each text: CLIP's loss, "global-contr", published with 0.2.
+    """Loss "global-contr": CLIP's loss, cross-entropy of films over texts and of texts over films, published with 0.2.
 
     films: [F, dim], the mean of a film's patches; texts: [F, dim], the mean of its sentences
     Returns the sum, not the mean, of both directions, each averaged over the batch.
@@ -88,7 +88,7 @@ def global_contrast(films: Tensor, texts: Tensor, *, temperature: float) -> Tens
 
 
 def squared_error(features: Tensor, texts: Tensor, valid: Tensor) -> Tensor:
-    """Draw features to the embeddings of their texts: "sent-mse" and "anat-mse".
+    """Losses "sent-mse" and "anat-mse": squared error between features and the embeddings of their texts.
 
     features, texts: [F, S, dim]; of a region with several sentences the mean of their embeddings; valid: [F, S]
     Returns a scalar: squares summed over dim, the mean over the sentences of a film, then over films.
@@ -97,5 +97,5 @@ def squared_error(features: Tensor, texts: Tensor, valid: Tensor) -> Tensor:
 
 
 def _similar(features: Tensor, texts: Tensor) -> Tensor:
-    """Give the cosines [..., n] of features [..., dim] and texts [n, dim]."""
+    """Return the cosines [..., n] of features [..., dim] and texts [n, dim]."""
     return functional.normalize(features, dim=-1) @ functional.normalize(texts, dim=-1).T

@@ -71,7 +71,7 @@ def box_cost(proposed: Tensor, target: Tensor) -> Tensor:
 
 @torch.no_grad()
 def match_evenly(cost: Tensor, valid: Tensor, *, answerer: Answerer = "first") -> Matching:
-    """Share out the proposals evenly among the targets, at the least cost (spec §10, DEP-17).
+    """Assign the proposals evenly to the targets, at the least cost (spec §10, DEP-17).
 
     cost: [..., R, T]; valid: [..., T], False for targets that only fill up a row; those get nothing
     With n targets each gets floor(R / n) or ceil(R / n) proposals, by one solve for all. As published, `matched` is the
@@ -137,7 +137,7 @@ class FindingLoss(NamedTuple):
 
 
 def likelihood(tokens: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-    """Judge by its token whether a box shows its class: softmax of the dot products, not of cosines (spec §10).
+    """Return the probability that a box shows its class, by its token: softmax of dot products, not cosines (spec §10).
 
     tokens: [F, C, R, dim]; positive, negative: prompts [C, dim]
     Returns [F, C, R], 0..1.
@@ -146,7 +146,7 @@ def likelihood(tokens: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def focal(scores: Tensor, believed: Tensor) -> Tensor:
-    """Compare scores, 0..1, with what they should say, certain ones counting less (spec §10, DEP-18).
+    """Return the focal loss of scores, 0..1, against their targets (spec §10, DEP-18).
 
     scores, believed: any shape, float and bool; returns the same shape
     The rarer of the two answers weighs more: alpha is the other one's share, counted over the whole tensor and not per
@@ -168,7 +168,7 @@ def finding_detection(
     labeled: Tensor,
     answerer: Answerer = "first",
 ) -> FindingLoss:
-    """Draw boxes to the findings' targets and scores to the boxes that matched: "patho-detect" of spec §10.
+    """Loss "patho-detect" (spec §10): box loss against the findings' targets, and score loss by which boxes matched.
 
     boxes: [F, C, R, 4]; scores, likely: [F, C, R], see `likelihood`
     target: [F, C, T, 4]; valid: [F, C, T], False for padding; labeled: [F, C], True where a film's boxes of a class are
@@ -194,7 +194,7 @@ def finding_detection(
 def anatomy_detection(
     boxes: Tensor, scores: Tensor, *, target: Tensor, present: Tensor, pairs: Tensor, pairs_present: Tensor
 ) -> Tensor:
-    """Draw boxes to the regions of the anatomy: "anat-detect" of spec §10, without a loss of scores (DEP-19).
+    """Loss "anat-detect" (spec §10): box loss of the regions of the anatomy, without a loss of scores (DEP-19).
 
     boxes: [F, A + B, R, 4] and scores: [F, A + B, R], of A regions with one box and then B with two, as both lungs have
     target: [F, A, 4]; present: [F, A]; pairs: [F, B, T, 4]; pairs_present: [F, B, T]

@@ -66,7 +66,7 @@ def logits_of(generator: SentenceGenerator, features: Tensor, taught: Lesson) ->
 
 
 def sentence_loss(logits: Tensor, rows: Tensor) -> Tensor:
-    """Compare logits [S, T, row] with the tokens that follow, by their rows [S, T]: "anat-gen" and "sent-gen".
+    """Losses "anat-gen", "sent-gen": cross-entropy of logits [S, T, row] for the next tokens, given as rows [S, T].
 
     Returns a scalar, the mean over all S (T - 1) tokens, padding included: the published training teaches its network
     to continue with end tokens (spec §10, BUG-10). 0 if there is no sentence.

@@ -37,10 +37,10 @@ _LATERAL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """What a plan requires of its body before the rest is drawn.
+    """The requirements of a plan on its body.
 
     large_heart: how far the cardiothoracic ratio exceeds 0.5, None for a normal heart
-    shift: of the mediastinum, in cm of u; raised: by how many cm each hemidiaphragm is raised
+    shift: displacement of the mediastinum in u, cm; raised: elevation of each hemidiaphragm, cm
     """
 
     supine: bool
@@ -54,9 +54,9 @@ class Anatomy:
     """One body.
 
     width: greatest half width of each lung; top: v of each lung's top; dome, angle: v of each hemidiaphragm's top and
-    of its angle; spacing: from rib to rib; hilum, arch, carina: their v; ratio: cardiothoracic
-    shift: of the mediastinum; turn: of what lies in front, in cm of u; curve: of the spine, amplitude and phase
-    depth: of the trunk, front to back; wall: what of it is not lung; fat: beyond the ribs; breast: 0 for none
+    angle; spacing: distance of ribs; hilum, arch, carina: their v; ratio: cardiothoracic ratio
+    shift, turn: displacement in u of the mediastinum, and of anterior structures; curve: spine's amplitude and phase
+    depth: depth of the trunk, front to back; wall: its part outside the lungs; fat: beyond the ribs; breast: 0 for none
     """
 
     supine: bool

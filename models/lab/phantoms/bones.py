@@ -40,7 +40,7 @@ _REACH = 1.4
 class Break:
     """A broken bone.
 
-    rib: 1 to 11, None for the clavicle; place: along its line, 0..1; offset: of its ends, in cm
+    rib: 1 to 11, None for the clavicle; place: position on its line, 0..1; offset: displacement of its ends, in cm
     """
 
     side: Side
@@ -90,7 +90,7 @@ def break_point(body: Anatomy, broken: Break) -> tuple[float, float]:
 
 
 def reach_of(broken: Break) -> float:
-    """Return how far from a break, in cm, the film differs from that of an intact bone."""
+    """Return the distance from a break, in cm, within which the film differs from that of an intact bone."""
     return _REACH + 0.45 + 0.35 * abs(broken.offset)
 
 

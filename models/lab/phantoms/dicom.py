@@ -53,7 +53,7 @@ _VIEWS: Mapping[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DicomFilm:
-    """A phantom and its DICOM object. columns, rows: of the object; the phantom's square is in its middle."""
+    """A phantom and its DICOM object. columns, rows: the object's size; the phantom's square is in its middle."""
 
     phantom: Phantom
     dataset: Dataset

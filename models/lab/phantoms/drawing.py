@@ -29,9 +29,9 @@ _FRACTION_BITS = 4
 
 
 class BodyFraming(NamedTuple):
-    """What part of the body is in the central square of a film.
+    """The part of the body in the central square of a film.
 
-    width: of the square in cm; u, v: the point at its center; angle: of the body, in radians, clockwise
+    width: width of the square in cm; u, v: the point at its center; angle: body's rotation in radians, clockwise
     """
 
     width: float
@@ -158,7 +158,7 @@ def rounded(mask: ByteArray, radius: float) -> FloatArray:
 
 
 def solid(frame: Frame, outlines: list[Points], *, thick: float, radius: float) -> FloatArray:
-    """Return the thickness of a round-edged body, `thick` cm within; radius: of its edge, in cm."""
+    """Return the thickness of a round-edged body, `thick` cm within; radius: edge radius in cm."""
     return rounded(fill(frame, outlines), radius * frame.scale) * np.float32(thick)
 
 

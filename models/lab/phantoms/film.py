@@ -51,7 +51,7 @@ class Exposure:
 
     scatter: the share that is spread over the film; local: how strongly local contrast is equalized, 0..1
     low: the depth shown as black, as a share of the depth of the lungs; high: share of the pixels that are not white
-    bend: of the film curve, 0 is straight; black, white: the darkest and the lightest gray, 0..1
+    bend: curvature of the film curve, 0 is straight; black, white: the darkest and the lightest gray, 0..1
     noise, blur: standard deviations, in cm of water and in pixels of a film of 224
     equalized: whether the histogram of gray values is almost flat
     """
@@ -116,7 +116,7 @@ def finish(gray: GrayArray, taken: Exposure, frame: Frame) -> GrayArray:
 
 @cache
 def _transmission() -> GrayArray:
-    """Return the table of what passes through some cm of water, in 65535ths."""
+    """Return the table of transmission through some cm of water, in 65535ths."""
     depth = np.arange(_MOST * _STEPS + 1) / _STEPS
     through: GrayArray = np.rint(np.exp(-_WATER * depth) * 65535).astype(np.uint16)
     return through
@@ -124,7 +124,7 @@ def _transmission() -> GrayArray:
 
 @cache
 def _depths() -> GrayArray:
-    """Return the table of apparent cm of water, indexed by half of what passes through."""
+    """Return the table of apparent cm of water, indexed by half of the transmission."""
     share = np.maximum(np.arange(65536) * 2, 1) / 65535
     return np.rint(np.clip(-np.log(share) / _WATER, 0, 65) * _DEPTH).astype(np.uint16)
 
@@ -180,7 +180,7 @@ def shutters(stream: RandomStream) -> ShutterWindow:
 
 
 def shut(gray: GrayArray, window: ShutterWindow, frame: Frame, stream: RandomStream) -> None:
-    """Cover what the collimator cut off: black, white or gray."""
+    """Cover the collimated margins: black, white or gray."""
     color = stream.pick((0, 0, 0, 65535, 58000, 12000))
     left, top = (frame.columns - frame.side) // 2, (frame.rows - frame.side) // 2
     if window.top > 0:

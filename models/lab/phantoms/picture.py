@@ -121,7 +121,7 @@ def truth_of(drawn: Drawn, pixels: ByteArray) -> Phantom:
 
 
 def _hide(shown: Sequence[Planned], masks: Mapping[int, ByteArray], cover: Planned) -> None:
-    """Remove from the masks of lung findings what pleural air or fluid covers; a layering effusion hides nothing."""
+    """Remove the parts under pleural air or fluid from masks of lung findings; a layering effusion hides nothing."""
     if cover.finding not in ("pneumothorax", "pleural_effusion") or cover.kind == "layering":
         return
     for planned in shown:
@@ -140,7 +140,7 @@ def _box(drawn: Drawn, mask: ByteArray) -> np.ndarray[tuple[int, ...], np.dtype[
 
 
 def _habit(plan: FilmPlan, without: Set[int]) -> Habit:
-    """Return how the findings of a plan change the body around them."""
+    """Return the requirements of a plan's findings on the body around them."""
     stream = plan.stream("habit")
     excess, shift, raised = None, 0.0, {side: 0.0 for side in SIDES}
     degree = stream.between(0, 1)

@@ -42,7 +42,7 @@ _HIGHEST, _LOWEST = -9, 32
 class Scene:
     """A body on a film; findings change its arrays [row, column] in place, all in cm.
 
-    u, v: of every pixel; trunk: tissue as if there were no lungs; lung: each lung's area, bytes
+    u, v: coordinates of every pixel; trunk: tissue as if there were no lungs; lung: each lung's area, bytes
     room: the air of each healthy lung; air: the air that is left in it; marks: vessels in it
     dense: everything else in the beam
     """

@@ -46,12 +46,12 @@ class PhantomSet:
 
     @property
     def split(self) -> Split:
-        """What its films may be used for."""
+        """The permitted use of its films."""
         return split_of(self.first)
 
 
 def split_of(seed: int) -> Split:
-    """Say what the film of a seed may be used for."""
+    """Return the permitted use of the film of a seed."""
     if seed < VALIDATE_FROM:
         return "train"
     return "validate" if seed < TEST_FROM else "test"

@@ -52,7 +52,7 @@ class FindingInstance:
     """One finding in one place.
 
     kind: its form, such as "lobar" or "pacemaker"; side: None if it has none, as the heart
-    zone: of the lung, None if it has none; regions: the Chest ImaGenome regions that hold it
+    zone: the lung's zone, None if it has none; regions: the Chest ImaGenome regions that hold it
     """
 
     finding: FindingKey
@@ -95,8 +95,7 @@ class Phantom:
     """A film and all its labels.
 
     pixels: [side, side], bytes, white is dense; regions: those of the 29 Chest ImaGenome regions that the square shows
-    cardiothoracic_ratio: of the heart as drawn; above 0.5 is cardiomegaly, and every film is at least 0.015 away from
-    0.5
+    cardiothoracic_ratio: of the drawn heart; above 0.5 is cardiomegaly, and no film is within 0.015 of 0.5
     A lateral film or one of another part of the body has no regions, instances or sentences.
     """
 

@@ -1,4 +1,4 @@
-"""The films of a batch: what the network computed of them, and lists of different lengths padded to one tensor."""
+"""The films of a batch: the network's outputs, and lists of different lengths padded to one tensor."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SelectedSentence(NamedTuple):
 
 
 def positiveness(features: Tensor, positive: Tensor, negative: Tensor) -> FloatArray:
-    """Return how abnormal features [F, Q, dim] are: [F, Q], compared with the means of K pairs [K, dim]."""
+    """Return the positiveness of features [F, Q, dim] against the means of K prompt pairs [K, dim]: [F, Q]."""
     return contrast(
         as_array(features), positive=as_array(positive.mean(dim=0)), negative=as_array(negative.mean(dim=0))
     )

@@ -186,7 +186,7 @@ def augment(
 
 
 def vary(pixels: NDArray[np.uint8], rule: Augmentation, rng: np.random.Generator, *, size: int) -> FloatArray:
-    """Augment a film [side, side] without labels. Returns gray values [size, size] in 0..1."""
+    """Augment a film [side, side], 0..255, without labels. Returns gray values [size, size], 0..1."""
     return _shown(pixels, draw_map(rule, rng, flipped=False), rule, rng, size=size)
 
 

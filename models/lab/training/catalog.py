@@ -36,8 +36,8 @@ class Catalog:
 
     sets: the numbers of the classes of each data set; classes are drawn for each data set separately
     regions: names of the regions with one box; pairs: for each region with two boxes, the numbers of its two regions
-    region_phrases: of the regions, then of the pairs; mirrored: the number of each region on a mirrored film, None if
-    it has no counterpart
+    region_phrases: phrases of the regions, then of the pairs
+    mirrored: the number of each region on a mirrored film, None if it has no counterpart
     hints: wordings with a finding, a side, and possibly a lung zone
     """
 

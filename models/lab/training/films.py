@@ -95,7 +95,7 @@ def find_films(films: FilmSource) -> Places:
 def read_films(path: Path, places: Places, *, side: int, jpeg: bool = True) -> Iterator[TrainingFilm]:
     """Read the films of a checked file one after another. Raises ModelError if a picture cannot be read.
 
-    jpeg: let each film go through JPEG, so that films of all sources have gone the same way
+    jpeg: encode each film as JPEG once, so that films of all sources have its artifacts
     """
     with path.open("rb") as file:
         for number, offset in places.tolist():
@@ -169,7 +169,7 @@ def _line(film: FilmLine, square: NDArray[np.float64]) -> Line:
 
 
 def _add_regions(line: Line, film: FilmLine, regions: dict[str, list[float]], unused: Counter[str]) -> None:
-    """Add what regions hold; what a region without a box holds cannot be used."""
+    """Add the findings of regions; those of a region without a box cannot be used."""
     if "region_findings" not in film:
         return
     line["region_known"] = list(FINDINGS) if is_whole(film) else film["region_known"]

@@ -1,4 +1,4 @@
-"""What the network computes for one training step. Each part is computed once, and only if an objective needs it.
+"""The forward pass of one training step. Each output is computed once, and only if an objective needs it.
 
 Boxes are not clipped, because the losses need them so (spec §10). Decoded features are those that the post
 decoder returns; sentences and decisions are made from them.
@@ -65,7 +65,7 @@ class Heads(nn.Module):
 class Forward:
     """The forward pass of one batch in one stage.
 
-    classes: the numbers of the C' drawn classes; judged: these, and the classes that regions are judged for
+    classes: the numbers of the C' drawn classes; judged: these and the C'' classes that regions are labeled for
     regions: the A' regions with one box; drawn_regions: those whose boxes and sentences count in the losses
     by_boxes: whether region features come from the true boxes or from prompts with the region's name
     """
@@ -106,7 +106,7 @@ class Forward:
 
     @cached_property
     def picture(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Patches [F, P, dim], positions and cls."""
+        """Patches [F, P, dim], their positions, and the CLS token, of `Chex.encode_image`."""
         return self.network.encode_image(self.batch.pixels)
 
     @cached_property
@@ -116,32 +116,32 @@ class Forward:
 
     @cached_property
     def positive(self) -> Tensor:
-        """[C', dim], of the drawn classes."""
+        """The phrase vectors of the drawn classes, [C', dim]."""
         return self.judged_positive[self._own]
 
     @cached_property
     def negative(self) -> Tensor:
-        """[C', dim]."""
+        """The vectors of the drawn classes' opposites, [C', dim]."""
         return self.judged_negative[self._own]
 
     @cached_property
     def judged_positive(self) -> Tensor:
-        """[C'', dim], of the classes that regions are judged for."""
+        """The phrase vectors of the classes in `judged`, [C'', dim]."""
         return self.embed(self._phrases[: len(self.judged)])
 
     @cached_property
     def judged_negative(self) -> Tensor:
-        """[C'', dim]."""
+        """The vectors of their opposites, [C'', dim]."""
         return self.embed(self._phrases[len(self.judged) : 2 * len(self.judged)])
 
     @cached_property
     def region_vectors(self) -> Tensor:
-        """[A' + B, dim], of the regions with one box, then of all with two if the stage has a loss for their boxes."""
+        """The vectors of A' regions with one box, then of B with two if the stage has "anat-detect": [A' + B, dim]."""
         return self.embed(self._phrases[2 * len(self.judged) :])
 
     @cached_property
     def sentences(self) -> Tensor:
-        """[F, S, dim], the vectors of the text questions; zeros where a film has fewer."""
+        """The vectors of the text questions, [F, S, dim]; zeros where a film has fewer."""
         longest = self.asked_boxes[2].shape[1]
         blank = torch.zeros(longest, self.network.sizes.dim, device=self.batch.pixels.device)
         rows = [
@@ -152,12 +152,12 @@ class Forward:
 
     @cached_property
     def is_sentence(self) -> Tensor:
-        """[F, S], True for questions that are sentences of the report."""
+        """The mask of the questions that are sentences of the report, [F, S]."""
         return self._marked(lambda question: question.is_sentence)
 
     @cached_property
     def is_placed(self) -> Tensor:
-        """[F, S], True for questions whose boxes are known, possibly none."""
+        """The mask of the questions with known boxes, also if there are none, [F, S]."""
         return self._marked(lambda question: question.is_placed)
 
     @cached_property
@@ -205,12 +205,12 @@ class Forward:
 
     @cached_property
     def decoded_classes(self) -> Tensor:
-        """[F, C', dim]."""
+        """The features of the drawn classes after the post decoder, [F, C', dim]."""
         return self._decoded_prompts[:, : len(self.classes)]
 
     @cached_property
     def decoded_regions(self) -> Tensor:
-        """[F, A', dim], of the regions with one box; without the post decoder if the stage does not train it."""
+        """The features of regions with one box, [F, A', dim]; before the post decoder if that is not trained."""
         end = len(self.classes) + len(self.regions)
         if not self._after:
             return self.found.aggregated[:, len(self.classes) : end]
@@ -239,7 +239,7 @@ class Forward:
         return self._decode(self.found, together=self._together)
 
     def _marked(self, is_so: Callable[[DrawnQuestion], bool]) -> Tensor:
-        """Mark the text questions of which something is true: [F, S], False for padding."""
+        """Return the mask of the text questions that fulfil a condition, [F, S]; False for padding."""
         marks = torch.zeros(self.sentences.shape[:2], dtype=torch.bool)
         for film, asked in enumerate(self.batch.asked):
             marks[film, : len(asked)] = torch.tensor([is_so(question) for question in asked], dtype=torch.bool)

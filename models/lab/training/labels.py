@@ -1,6 +1,6 @@
 """The labels of one film, as arrays by the catalog's numbers, and as the line of JSON in which they are stored.
 
-Before a run trains it is told which labels it does not use, and of which classes it learns nothing: where mined labels
+Before a run trains, it prints which labels it does not use and which classes it cannot learn: where mined labels
 are assumed to be invented at least as often as they are given, the likeliest explanation of all of them is that no film
 shows the class, see `objectives.presence`.
 
@@ -80,7 +80,7 @@ class Line(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A sentence of a report. positive: it reports its findings as present; boxes: [n, 4], of what it is about."""
+    """A sentence of a report. positive: it reports its findings as present; boxes: [n, 4], those of its subject."""
 
     text: str
     positive: bool
@@ -91,7 +91,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnSide:
-    """A finding on one side of the patient. zone: of the lung, None if it has none; box: [4]."""
+    """A finding on one side of the patient; zone: the lung's zone, None if it has none; box: [4]."""
 
     finding: int
     side: str
@@ -261,7 +261,7 @@ def _some(keys: Sequence[str], numbers: Mapping[str, int], count: int) -> BoolAr
 
 
 def shares_of(lines: Iterable[tuple[Line, int]]) -> dict[str, float]:
-    """Return which share of the films with a mined label of a class are labelled as showing it, by class.
+    """Return the share of positive labels among the mined labels of each class.
 
     lines: the labels of each film, and how often an epoch uses it
     """
@@ -293,7 +293,7 @@ def remarks_on(stages: Sequence[Stage], shares: Mapping[str, float]) -> Iterator
 
 
 def count_unused(lines: Iterable[tuple[Line, int]], catalog: Catalog) -> Counter[str]:
-    """Count what no training can use, and the labels and boxes of classes that the run does not ask for.
+    """Count labels that no training can use, and the labels and boxes of classes that the run does not ask for.
 
     lines: the labels of each film, and how often an epoch uses it, which does not count here
     """
@@ -313,7 +313,7 @@ def count_unused(lines: Iterable[tuple[Line, int]], catalog: Catalog) -> Counter
 
 
 def remark_on(unused: Counter[str]) -> Iterator[str]:
-    """Yield a line that lists what is not used, or nothing."""
+    """Yield a line that lists unused labels, if there are any."""
     if unused:
         listed = ", ".join(f"{count} {what}" for what, count in sorted(unused.items()))
         yield f"not used by this run: {listed}"

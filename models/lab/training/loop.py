@@ -52,7 +52,7 @@ Stopped = Callable[[], bool]
 
 CHECKPOINT: Final = "checkpoint.pt"
 _HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}
-"""What `machine.mixed_precision` computes in."""
+"""The data type of `machine.mixed_precision`, by device."""
 _LOWEST: Final = 1e-7
 _DECAY: Final = 0.3
 """The lowest learning rate, and the share of the batches at the end in which it falls."""
@@ -129,7 +129,7 @@ def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The position of a run. sums: of losses and gradient norms since the last row; counted: over how many steps."""
+    """The position of a run; sums: sums of losses and gradient norms over the `counted` steps since the last row."""
 
     stage: int = 0
     step: int = 0
@@ -142,7 +142,7 @@ class Progress:
 class StageTrainer:
     """A stage in training.
 
-    number: of the stage in its run; weights: the weights it trains; steps: how many updates it has
+    number: index of the stage in its run; weights: the weights it trains; steps: number of updates
     """
 
     run: Run
@@ -301,7 +301,7 @@ def learning_rate(stage: Stage, *, batch: int, batches: int) -> float:
 class Checkpoint(TypedDict):
     """Everything a run needs to continue as if it had not been stopped.
 
-    fingerprint: of the run; progress: the fields of `Progress`; network, heads, optimizer, scaler: state dictionaries
+    fingerprint: identifies the run; progress: the fields of `Progress`; network, heads, optimizer, scaler: state dicts
     """
 
     fingerprint: str

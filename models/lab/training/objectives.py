@@ -30,7 +30,7 @@ _NOWHERE = 1e-7
 
 
 def of_regions(forward: Forward) -> Tensor:
-    """Generate for each drawn region the joined sentences that the report has about it: "anat-gen"."""
+    """Loss "anat-gen": token cross-entropy of the joined sentences about each drawn region, from its feature."""
     rows = [
         (film, place, " ".join(texts))
         for film, said in enumerate(forward.batch.said)
@@ -42,7 +42,7 @@ def of_regions(forward: Forward) -> Tensor:
 
 
 def of_sentences(forward: Forward) -> Tensor:
-    """Generate each sentence from the features that it located: "sent-gen"."""
+    """Loss "sent-gen": token cross-entropy of each sentence, from the feature that it located."""
     rows = [
         (film, place, question.text)
         for film, asked in enumerate(forward.batch.asked)
@@ -53,7 +53,7 @@ def of_sentences(forward: Forward) -> Tensor:
 
 
 def of_findings(forward: Forward) -> Tensor:
-    """Generate for each drawn class what the report says about it, or that it is absent: "finding-gen"."""
+    """Loss "finding-gen": token cross-entropy of the sentences about each drawn class, or of its denial."""
     # One copy from a GPU instead of one for each label.
     known, present = forward.batch.known.tolist(), forward.batch.present.tolist()
     rows = [
@@ -66,7 +66,7 @@ def of_findings(forward: Forward) -> Tensor:
 
 
 def of_texts(forward: Forward) -> Tensor:
-    """Generate sentences from their own vectors, which are repeated as prefix once or several times: "text-gen"."""
+    """Loss "text-gen": token cross-entropy of sentences from their own vectors, repeated 1 to 4 times as prefix."""
     every = [sentence.text for said in forward.batch.said for sentence in said]
     texts = [every[place] for place in forward.rng.permutation(len(every))[:_TEXT_SENTENCES]]
     repeats = int(forward.rng.integers(1, _MOST_REPEATS + 1))
@@ -75,7 +75,7 @@ def of_texts(forward: Forward) -> Tensor:
 
 
 def _about(forward: Forward, film: int, number: int, *, present: bool) -> str:
-    """Choose what the report of a film says about a class.
+    """Return the sentences of a film's report about a class.
 
     If it is present, all sentences that report it, or "" if there are none; else the first denial, or a fixed one.
     """
@@ -87,7 +87,7 @@ def _about(forward: Forward, film: int, number: int, *, present: bool) -> str:
 
 
 def _taught(forward: Forward, features: Tensor, rows: Sequence[tuple[int, int, str]]) -> Tensor:
-    """Compute the loss for some of the rows (film, place, text); features: [F, Q, dim]."""
+    """Compute the generator's loss for at most `Drawing.told` rows (film, prompt, text); features: [F, Q, dim]."""
     order = forward.rng.permutation(len(rows))[: forward.stage.drawing.told]
     chosen = [rows[place] for place in order]
     if not chosen:
@@ -112,12 +112,12 @@ def losses_of(forward: Forward) -> dict[str, Tensor]:
 
 
 def patho_detect(forward: Forward) -> Tensor:
-    """Boxes and scores of findings, weighted as published."""
+    """Loss "patho-detect": the findings' boxes and scores, weighted as published."""
     return forward.finding_loss.total
 
 
 def patho_cls(forward: Forward) -> Tensor:
-    """Choose the phrase of each class by its aggregated token, among the phrases of all drawn classes."""
+    """Loss "patho-cls": cross-entropy of each class's aggregated token over the phrases of all drawn classes."""
     losses = contrast.finding_contrast(
         forward.found.aggregated[:, : len(forward.classes)],
         forward.positive,
@@ -130,7 +130,7 @@ def patho_cls(forward: Forward) -> Tensor:
 
 
 def anat_detect(forward: Forward) -> Tensor:
-    """Boxes of regions."""
+    """Loss "anat-detect": the regions' boxes."""
     batch, start = forward.batch, len(forward.classes)
     pairs = torch.tensor(forward.catalog.pairs, device=batch.pixels.device)
     drawn = torch.tensor([region in forward.drawn_regions for region in forward.regions], device=batch.pixels.device)
@@ -145,7 +145,7 @@ def anat_detect(forward: Forward) -> Tensor:
 
 
 def anat_cls(forward: Forward) -> Tensor:
-    """Align regions with the phrases of their classes; the absent classes that count are drawn, see `draw_absent`.
+    """Loss "anat-cls": contrast of region features with the phrases of their classes; absent classes by `draw_absent`.
 
     The published reduction contradicts itself (spec §10): this is the mean over the known regions of the batch.
     """
@@ -165,10 +165,10 @@ def anat_cls(forward: Forward) -> Tensor:
 
 
 def draw_absent(there: Tensor, *, expected: int) -> Tensor:
-    """Draw the classes whose absence counts, in proportion to how often each is present in the batch (spec §10).
+    """Sample the classes whose absence counts, in proportion to how often each is present in the batch (spec §10).
 
-    there: [F, A, C]; expected: how many, without repetition
-    Returns [C]. A class that is nowhere present is drawn only if there are too few others.
+    there: [F, A, C], presence; expected: number of classes, without replacement
+    Returns a mask [C]. A class that is nowhere present is drawn only if there are too few others.
     """
     # So small that an absent class is never drawn before a present one.
     weights = there.sum(dim=(0, 1)).float() + _NOWHERE
@@ -177,7 +177,7 @@ def draw_absent(there: Tensor, *, expected: int) -> Tensor:
 
 
 def anat_mse(forward: Forward) -> Tensor:
-    """Align the drawn regions with the mean vector of the sentences about them."""
+    """Loss "anat-mse": squared error between drawn regions' features and the mean vector of their sentences."""
     targets = torch.zeros_like(forward.decoded_regions)
     valid = torch.zeros(targets.shape[:2], dtype=torch.bool, device=targets.device)
     for film, said in enumerate(forward.batch.said):
@@ -189,7 +189,7 @@ def anat_mse(forward: Forward) -> Tensor:
 
 
 def sent_contr(forward: Forward) -> Tensor:
-    """Choose the right sentence for the features that the sentence itself located."""
+    """Loss "sent-contr": cross-entropy of each located feature over all sentences; its own is the target."""
     temperature = forward.stage.temperatures.sentences
     return contrast.sentence_contrast(
         forward.decoded_sentences, forward.sentences, forward.is_sentence, temperature=temperature
@@ -197,12 +197,12 @@ def sent_contr(forward: Forward) -> Tensor:
 
 
 def sent_mse(forward: Forward) -> Tensor:
-    """Align the features that a sentence located with the sentence's own vector."""
+    """Loss "sent-mse": squared error between the feature that a sentence located and the sentence's vector."""
     return contrast.squared_error(forward.decoded_sentences, forward.sentences, forward.is_sentence)
 
 
 def global_contr(forward: Forward) -> Tensor:
-    """Choose the report of each film and the film of each report, among films with a report."""
+    """Loss "global-contr": CLIP's loss between films and their reports, among films with a report."""
     marks = forward.is_sentence.unsqueeze(-1)
     texts = forward.sentences.masked_fill(~marks, 0).sum(dim=1) / marks.sum(dim=1).clamp(min=1)
     told = forward.is_sentence.any(dim=1)
@@ -211,7 +211,7 @@ def global_contr(forward: Forward) -> Tensor:
 
 
 def align(forward: Forward) -> Tensor:
-    """Align patches with the texts of what they show, and push them away from the other texts.
+    """Loss "align": binary cross-entropy of patches against texts; positive inside the boxes of a text.
 
     For every film and text the patches inside its boxes have the same total weight as those outside; a patch that a box
     covers in part counts on both sides in proportion.
@@ -239,7 +239,7 @@ def align(forward: Forward) -> Tensor:
 
 
 def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
-    """Return the share of each patch that the boxes [F, Q, T, 4] cover, by the best box alone: [F, Q, P]."""
+    """Return the share of each patch that one of the boxes [F, Q, T, 4] covers, the largest of all: [F, Q, P]."""
     edges = torch.arange(grid + 1, device=boxes.device, dtype=boxes.dtype) / grid
     left, top, right, bottom = unit_boxes.to_corners(boxes).unsqueeze(-1).unbind(dim=-2)
     across = (torch.minimum(right, edges[1:]) - torch.maximum(left, edges[:-1])).clamp(min=0)
@@ -249,9 +249,9 @@ def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
 
 
 def presence(forward: Forward) -> Tensor:
-    """Decide whether a film shows each class, as the reader does.
+    """Loss "presence": negative log-likelihood of each class's label, by the reader's decision.
 
-    A mined label is explained by the decision and by how often such labels are wrong (`stages.MinedLabels`).
+    The likelihood of a mined label includes its error rates (`stages.MinedLabels`).
     """
     decided = torch.sigmoid(_decisions(forward, forward.decoded_classes))
     rates, classes = forward.stage.mined, [forward.catalog.classes[number].name for number in forward.classes]
@@ -265,7 +265,7 @@ def presence(forward: Forward) -> Tensor:
 
 
 def region_presence(forward: Forward) -> Tensor:
-    """Decide whether a region holds each class, in the way the reader decides."""
+    """Loss "region-presence": binary cross-entropy of each class in each region, by the reader's decision."""
     logits = forward.heads.decide(forward.decoded_regions, forward.positive, forward.negative)
     present = forward.batch.region_present[:, forward.regions][:, :, forward.classes]
     known = forward.batch.region_known[:, forward.regions][:, :, forward.classes]

@@ -29,7 +29,7 @@ ClassSet = Literal["chexpert", "vindr", "cig"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """What the model directory says about itself, how its weights are stored, and how films become its input."""
+    """The identity of the model directory, the storage of its weights, and how films become its input."""
 
     name: str
     version: str
@@ -72,9 +72,9 @@ class FilmSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """What a run learns from. Phantoms have the seeds first_seed ... first_seed + phantoms - 1.
+    """The training data of a run. Phantoms have the seeds first_seed ... first_seed + phantoms - 1.
 
-    side: of stored films, in pixels; films are cut to their central square
+    side: side of stored films in pixels; films are cut to their central square
     jpeg: store films as JPEG and read them again, so that films of all sources have gone the same way; not as published
     store: the folder of stored films, which runs may share; if blank, `films` in the run's own output folder
     words: "seen" trains one embedding for all tokens that are in no text of the run (see `vocabulary`), "full" one for
@@ -223,7 +223,7 @@ def _extended_stages(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewData:
-    """What the head learns from: real frontal films, and for each phantom a frontal, a lateral and a film of no chest.
+    """The training data of the head: real frontal films; of each phantom a frontal, a lateral and a non-chest film.
 
     calibration: the share of patients and seeds that the head does not learn from: temperature and thresholds do
     corners: how often only a corner of a real film is shown, which is no chest
@@ -258,7 +258,7 @@ class ViewTraining:
 class ViewRun:
     """A complete run of a view head. model: the directory that gets the head; an earlier head is replaced.
 
-    It is told from the run file of a whole training by its key `model`, which names a model directory here.
+    Its key `model`, the name of a model directory, distinguishes it from the run file of a whole training.
     """
 
     model: str

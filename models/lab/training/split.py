@@ -14,14 +14,14 @@ from models.errors import ModelError
 
 _PARTS = 1000
 FOLDS = 5
-"""What is chosen on the patients of all other folds is reported on those of one."""
+"""The number of folds of patients in cross-fitting: choices on all others are measured on one."""
 
 
 class Patients(Protocol):
-    """Some patients, by their names."""
+    """A set of patients, as names."""
 
     def __contains__(self, patient: str, /) -> bool:
-        """Return whether a patient is one of them."""
+        """Return whether a patient is in the set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """All patients but some."""
+    """The complement of a set of patients."""
 
     others: Patients
 
@@ -48,7 +48,7 @@ class Outside:
 
 
 def part_of(name: str, *, parts: int) -> int:
-    """Return which of so many parts a name belongs to, by a hash: always the same one."""
+    """Return the part, 0 to parts - 1, that a name belongs to by a hash: always the same one."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big") % parts
 
 

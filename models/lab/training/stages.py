@@ -117,10 +117,10 @@ class Augmentation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """What one step asks about a film; the rest is left to other steps.
+    """The random sample of prompts and texts in one training step.
 
-    classes, regions: the expected number; sentences, hints: the most for one film; told: the most features that are put
-    into words
+    classes, regions: their expected number; sentences, hints: the most for one film; told: the most features with a
+    generated text
     answerer: see `losses.detection`; together: how often prompts see each other in the post decoder, as published
     padded: sentences of a film see each other and their padding in the detector (spec §4.2, BUG-2), as published
     """
@@ -142,8 +142,8 @@ class Drawing:
 class MinedLabels:
     """How often labels mined from reports are wrong, as the loss of presence assumes.
 
-    missed: how often a finding that is there has no label; invented: how often one that is not there has one
-    invented_by_class: by key, for classes whose labels are worse
+    missed: false negative rate of the labels; invented: their false positive rate
+    invented_by_class: false positive rate by class key, where it is another
     A class whose labels are not given more often than `invented` is not learned from them, see `mined`.
     """
 
@@ -159,7 +159,7 @@ class MinedLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxTokenStart:
-    """What the box tokens of the detector are set to before the first step of a stage, see `trained_model`.
+    """The initial box tokens of the detector in a stage, see `trained_model.set_box_tokens`.
 
     words: for each box of a prompt, words that follow a phrase, such as "on the left"; one entry may be blank
     strength: factor on the mean difference between the vector of a phrase with the words and that of the phrase alone

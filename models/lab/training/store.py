@@ -45,7 +45,7 @@ _Maker = tuple[Path, Job]
 class Shard:
     """Some films on disk.
 
-    path: of both files, without their suffixes; first: the offset in bytes of the first film's pixels
+    path: path of both files without suffixes; first: the offset in bytes of the first film's pixels
     starts: [film + 1], the offset in bytes of each film's line, and of the end; repeat: how often an epoch uses it
     """
 
@@ -120,7 +120,7 @@ def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, s
 
 
 def open_film_store(data: Data, folder: Path, catalog: Catalog) -> FilmStore:
-    """Open what `stock` made. Raises ModelError if a shard is damaged."""
+    """Open a store that `stock` made. Raises ModelError if a shard is damaged."""
     shards = [_open(path, side=data.side, repeat=1) for path, _ in _phantom_makers(data, folder)]
     indices = [_index(films, folder) for films in data.films]
     sources = [np.load(index) for index in indices]

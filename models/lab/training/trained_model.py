@@ -1,4 +1,4 @@
-"""The model in training: the network with its first weights, the vocabulary of its run, and the decisions' scales."""
+"""The model at the start of a run: network with initial weights, vocabulary, and `Heads`, the scales of decisions."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
 
 
 def learned_words(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the words of texts, sorted: what a prompt encoder that began without any knowledge can understand."""
+    """Return the distinct words of texts, sorted: all that a randomly initialized prompt encoder can learn."""
     return tuple(sorted({word for text in texts for word in words_of(text)}))
 
 

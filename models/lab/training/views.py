@@ -40,7 +40,7 @@ Pixels = NDArray[np.uint8]
 
 _PARTS: Final = 1000
 _BOTH_WAYS: Final = (False, True)
-"""A phantom's frontal film is shown as it is and mirrored: which of both it is, is what is hardest to tell."""
+"""A phantom's frontal film is shown as it is and mirrored, because this is the hardest to distinguish."""
 _MIRRORED, _ROTATED = 0.45, 0.2
 _CORNER: Final = (0.3, 0.45)
 """The side of a corner that is shown alone, as a share of the film's: too little of a chest to be read."""
@@ -59,7 +59,7 @@ _FALSE_VIEWS, _FALSE_MARKS = 0.002, 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ViewFilm:
-    """A film with what is true of it; None is unknown, or means nothing for such a film.
+    """A film with its labels; None is unknown, or does not apply to such a film.
 
     gray: [size, size] in 0..1; views: one of them is shown
     is_real: whether it is a whole film of a person; calibrates: whether it is for temperature and thresholds
@@ -175,10 +175,10 @@ def _calibrates(run: ViewRun, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedFilms:
-    """What is kept of films: pooled patches [film, cell, dim] as float16, and what is true of them.
+    """The encoded films: pooled patches [film, cell, dim] as float16, and labels.
 
-    views: [film, 4], 1 for each view that may be shown; marks: [film, 2], NaN if unknown
-    is_real, calibrates: as in `ViewFilm`, [film]
+    views: [film, 4], 1 for each view that the film may show; marks: mirrored and rotated [film, 2], NaN if unknown
+    is_real, calibrates: see `ViewFilm`, [film]
     """
 
     pooled: Tensor
@@ -283,7 +283,7 @@ def learn(run: ViewRun, head: ViewHead, encoded: EncodedFilms, report: ProgressR
 
 
 def view_loss(outputs: Tensor, views: Tensor, marks: Tensor) -> Tensor:
-    """Return the negative log-likelihood, mean over films, of what is known; arguments: as in `EncodedFilms`."""
+    """Return the mean negative log-likelihood of known views and marks; outputs: [film, 6]; see `EncodedFilms`."""
     scores = outputs[:, : len(VIEWS)]
     allowed = scores.masked_fill(views == 0, -math.inf)
     shown = scores.logsumexp(dim=1) - allowed.logsumexp(dim=1)
@@ -295,7 +295,7 @@ def view_loss(outputs: Tensor, views: Tensor, marks: Tensor) -> Tensor:
 
 
 def choose_rule(head: ViewHead, encoded: EncodedFilms, *, device: str) -> ViewRule:
-    """Choose temperature and thresholds on the films that calibrate: few real frontal films are called otherwise."""
+    """Choose temperature and thresholds on the calibration films, by the error rates on real frontal films."""
     own = torch.from_numpy(np.flatnonzero(encoded.calibrates))
     with torch.inference_mode():
         parts = torch.split(encoded.pooled[own], 256)

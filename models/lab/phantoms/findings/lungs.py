@@ -251,7 +251,7 @@ def add_pneumothorax(scene: Scene, planned: Planned, stream: RandomStream) -> By
 
 
 def _lost(scene: Scene, space: ByteArray) -> FloatArray:
-    """Return where a collapsed lung has lost its air: beside the space, completely from 3 cm inside its box."""
+    """Return the airless share of a collapsed lung, 0..1, [row, column]: 1 from 3 cm inside its box."""
     left, _, width, _ = cv2.boundingRect((space > 60).astype(np.uint8))
     columns = np.arange(scene.frame.columns, dtype=np.float32)
     inside = np.minimum(columns - np.float32(left), np.float32(left + width) - columns)
