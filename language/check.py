@@ -54,15 +54,15 @@ class Fault(StrEnum):
     """The sentence denies something, or calls something normal. Only a reader may: the network may have missed it."""
     SEVERITY = "severity"
     """The sentence says how much, how large or how bad something is that is not reported, or by a measure or grade, or
-    in comparison; or it makes little of what is to be told within minutes."""
+    in comparison; or it plays down a critical finding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """The decision about the prompt of a sentence.
 
-    finding: a key of the prompt set, None for a sentence about a region; state: of the finding
-    side: of the patient, None if it is not known or there is none
+    finding: a key of the prompt set, None for a sentence about a region; state: the state of the finding
+    side: the patient's side, None if it is not known or there is none
     region: the phrase of a region's prompt, such as "left lower lung zone"
     region_has_finding: whether a finding is reported there
     names: words that name the finding, beside those that are known for the classes of CheXpert
@@ -102,7 +102,7 @@ def faults(sentence: str, claim: Claim) -> tuple[Fault, ...]:
 def never_said(sentence: str, *, names: Iterable[str] = (), is_reported: bool = False) -> tuple[Fault, ...]:
     """Return the faults that no generated sentence may have, for any decision: a denial, a forbidden severity.
 
-    names: of its finding; what they say is asked for, and no fault
+    names: names of its finding, whose own words are no fault
     is_reported: whether the sentence asserts a reported finding, whose size and severity it may word
     """
     text, own, words = " ".join(sentence.lower().split()), tuple(names), cues()

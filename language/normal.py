@@ -16,8 +16,8 @@ from models.contract import Side
 class Normality:
     """A statement that something is normal.
 
-    organs, zones: as `cues.toml` calls them, none if the statement names none; sides: of the patient
-    is_of_all: of both lungs, or of the whole film; is_acute: only acute disease is denied
+    organs, zones: as `cues.toml` calls them, none if the statement names none; sides: the patient's
+    is_of_all: it covers both lungs or the whole film; is_acute: only acute disease is denied
     """
 
     organs: frozenset[str]

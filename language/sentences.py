@@ -32,8 +32,8 @@ class _Noun:
 def by_rule(*, name: str, state: FindingState, side: Side | None, zone: str | None) -> str:
     """Return a template sentence on a finding by its decision.
 
-    name: of the finding, such as "Pleural effusion"; side: of the patient, None if it is not known
-    zone: of the lung, such as "lower" or "lower zone"; or its "apex" or "hilum"
+    name: the finding's name, such as "Pleural effusion"; side: the patient's side, None if it is not known
+    zone: the lung's zone, such as "lower" or "lower zone"; or its "apex" or "hilum"
     Raises ValueError for what is not reported, because nobody may say that there is none, and for a blank name.
     """
     if not state.is_reported:

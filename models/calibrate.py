@@ -151,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         "--false-findings",
         type=above_zero,
         metavar="NUMBER",
-        help="findings called present that are expected on the mean film without a finding; default: 0.05. Above 0.5, "
+        help="expected present findings on the average film without a finding; default: 0.05. Above 0.5, "
         "or beside --sensitivity: the most that are accepted; default: 0.5",
     )
     parser.add_argument("--sensitivity", type=share, metavar="SHARE", help="choose each threshold at this sensitivity")

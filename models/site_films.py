@@ -54,7 +54,7 @@ _LABELS: Final[Mapping[str, bool | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFilm:
-    """A film of the list; name: as the list has it; unchanged_since: the path of an earlier one, None without one."""
+    """A film of the list; name: as in the list; unchanged_since: the path of an unchanged earlier film, or None."""
 
     name: str
     path: Path

@@ -39,7 +39,7 @@ _UNMEASURED: Final = (
 class Row:
     """A line of the table; review_from: the probability from which the finding is to be reviewed.
 
-    threshold: from which it is present; 1 if the model leaves it out
+    threshold: probability from which it is present; 1 if the model leaves it out
     measured_on: films; None if nobody measured it. with_finding, without: how many of them show it or do not
     by: who chose the threshold, when and why
     """
@@ -114,7 +114,7 @@ def user() -> str:
 
 
 def next_steps(directory: Path) -> list[str]:
-    """Return how a node adopts a changed model directory."""
+    """Return instructions for serving a changed model directory."""
     return [
         "Next: a node refuses this directory until it is accepted, as any other model. Compare it with DIR, the model",
         f"in use, on {LEAST_COMPARED} films of the site or more, which FILMS.csv lists:",

@@ -152,7 +152,7 @@ def beta_of(contents: Contents) -> float:
 
 
 def is_prefix_linear(contents: Contents) -> bool:
-    """Return whether one linear layer makes the prefix of a feature, and not two: an ablation of Table 4."""
+    """Return whether one linear layer instead of two makes the prefix: an ablation of Table 4. Raises ModelError."""
     layers = next(_values(contents.config, _PREFIX_LAYERS), 2)
     if isinstance(layers, bool) or layers not in (1, 2):
         raise ModelError(f"{contents.config_place}: {_PREFIX_LAYERS} is {layers!r}, expected 1 or 2")
@@ -160,7 +160,7 @@ def is_prefix_linear(contents: Contents) -> bool:
 
 
 def is_prefix_shared(contents: Contents) -> bool:
-    """Return whether all layers have the same prefix: an ablation of Table 4."""
+    """Return whether all layers of GPT-2 share one prefix: an ablation of Table 4. Raises ModelError."""
     shared = next(_values(contents.config, _PREFIX_SHARED), False)
     if not isinstance(shared, bool):
         raise ModelError(f"{contents.config_place}: {_PREFIX_SHARED} is {shared!r}, expected True or False")
@@ -176,7 +176,7 @@ def max_length_of(contents: Contents) -> int:
 def generator_heads_of(contents: Contents, *, width: int, option: int | None) -> int:
     """Return the heads of GPT-2: by its name, by its own configuration, or from the command line; never those of ChEX.
 
-    width: of GPT-2; the name alone does not suffice, because small networks for tests use it too
+    width: width of GPT-2; the name alone does not suffice, because small networks for tests use it too
     Raises ModelError if none of them gives the number, or if two disagree.
     """
     known: int | None = None
@@ -223,7 +223,7 @@ class Network:
     """A network whose weights are known but not yet copied.
 
     shapes: by our names, in the order of the file
-    state: the weights that are not drawn at random; origins: of each of PARTS
+    state: the weights that are not drawn at random; origins: the origin of each of PARTS
     """
 
     sizes: NetworkSizes
@@ -259,7 +259,7 @@ def part_of(name: str) -> str:
 def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None, seed: int) -> Network:
     """Assemble a network.
 
-    place: the name of the source among the origins; generator_heads: of GPT-2, if --gpt2-heads gives it
+    place: the name of the source among the origins; generator_heads: heads of GPT-2, if --gpt2-heads gives it
     Raises ModelError that names the key, what was expected and what was found.
     """
     check_behavior(contents)

@@ -63,7 +63,7 @@ def complete(directory: Path, manifest: Manifest, *, card: str) -> None:
 
 
 def open_to_change(directory: Path) -> Manifest:
-    """Read the manifest of a model directory whose files are those that it names, but for the card.
+    """Read the manifest of a model directory, whose files except the card must match its hashes.
 
     The card is written again in any case, perhaps after an interruption. Raises ModelError as `files.verify`.
     """
@@ -141,7 +141,7 @@ def joined(body: str, calibrated: str, history: Sequence[ThresholdChange]) -> st
 
 
 def with_line(text: str, start: str, line: str) -> str:
-    """Return a text in which a line stands for each that begins so, and for the indented lines that continue it."""
+    """Replace each line that begins so, with the indented lines that continue it, by one line."""
     lines: list[str] = []
     replaced = False
     for own in text.splitlines():

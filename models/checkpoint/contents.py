@@ -1,4 +1,4 @@
-"""Recognizes what a source holds: a complete ChEX network, the two encoders of CheXzero, or a GPT-2 (spec §12)."""
+"""Recognizes the content of a source: a complete ChEX network, the two encoders of CheXzero, or a GPT-2 (spec §12)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Contents:
 
     config: `config_dict` of ChEX, `config.json` beside a GPT-2
     config_place: its name in messages
-    step: of the training
+    step: the training step
     """
 
     kind: Kind
@@ -37,7 +37,7 @@ class Contents:
 def recognize(content: Mapping[str, object], *, path: Path) -> Contents:
     """Recognize the dictionary of a file.
 
-    path: of the file; a GPT-2 has its `config.json` beside it
+    path: the file's path; a GPT-2 has its `config.json` beside it
     Raises ModelError if the contents are unknown, or if a weight is not a tensor of real numbers.
     """
     if "state_dict" in content:

@@ -60,7 +60,7 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """What was written. step: of the training, if the source gives it."""
+    """The result of an import; step: the training step, if the source gives it."""
 
     directory: Path
     name: str

@@ -258,8 +258,8 @@ def sizes_of(
 
     A weight of a wrong shape then is found under its own name, for all the others still fit.
 
-    heads: of detector and post decoder; generator_heads: of GPT-2. No shape tells either (spec §12).
-    prefix_shared: all layers of GPT-2 have the same prefix; no shape tells it from a prefix of another length
+    heads: of detector and post decoder; generator_heads: of GPT-2. Shapes determine neither (spec §12).
+    prefix_shared: all layers of GPT-2 have the same prefix; by shape it may also be a prefix of another length
     Raises ModelError with the weight of an unknown size, ValueError for sizes that do not fit together.
     """
     dim = dim_of(state)

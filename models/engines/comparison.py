@@ -63,7 +63,7 @@ def compare_readings(
 def worst(
     outputs: Iterable[Outputs], allowed: Tolerance, *, before: Mapping[str, StageDifference] = MappingProxyType({})
 ) -> dict[str, StageDifference]:
-    """Keep for every stage the run that came nearest to the tolerance; before: of earlier runs."""
+    """Keep for every stage the run that came nearest to the tolerance; before: the worst of earlier runs."""
     stages = dict(before)
     for name, reference, other in outputs:
         kinds = {"find.boxes": allowed.boxes, "find.scores": allowed.scores}

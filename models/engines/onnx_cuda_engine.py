@@ -45,7 +45,7 @@ def open_onnx_cuda(
 ) -> WatchedEngine:
     """Open a model directory whose hashes are right, and prove that GPU and CPU agree.
 
-    precision: that of the sentence generator; graphs: of the graphs, None for the best that is proven
+    precision: that of the sentence generator; graphs: that of the graphs, None for the best that is proven
     Raises EngineUnavailable if no graphs are proven, if ONNX Runtime cannot use the GPU, or if it differs there.
     """
     manifest = read_manifest(directory)

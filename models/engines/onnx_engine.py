@@ -26,7 +26,7 @@ def open_onnx(
 ) -> StagedEngine:
     """Open a model directory without any checks; `opening.open_engine` checks hashes and proof.
 
-    precision: of the graphs; sentences: that of the sentence generator, see `open_cpu_writer`
+    precision: that of the graphs; sentences: that of the sentence generator, see `open_cpu_writer`
     """
     network = load_generator(directory)
     stages = stages_of(network.sizes)

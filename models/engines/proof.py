@@ -48,7 +48,7 @@ class Proof:
 
     graphs: SHA-256 of each graph, and of the file of its weights, by their path in the model directory
     stages: by the graph's name, or the graph's name, a dot, and one of its outputs
-    versions: of the libraries and of the network's source that made the graphs
+    versions: versions of the libraries, and a hash of the network's source, that made the graphs
     remark: limits of the figures, in plain words
     float16: the proof of the float16 graphs made from these, if there are any
     """

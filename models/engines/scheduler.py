@@ -1,6 +1,6 @@
-"""One queue for all work on a processor: calls of films and of people, and sentences that are generated together.
+"""One queue for all work on a processor: calls for films and for users, and sentences that are generated together.
 
-One thread does the work in small units: a call, a layer of a token of the films' sentences, or a token of people's
+One thread does the work in small units: a call, a layer of a token of the films' sentences, or a token of users'
 sentences. Before each unit it chooses what is next. People go first; after `PERSON_UNITS` of their units films get
 `FILM_UNITS` of theirs, so questions without end stop no film. Sentences join and leave between two tokens. Calls go
 before sentences of their own class, so that those who call join them soon. The callers wait for their results; a
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from models.network.packed_decoding import Writing
 
 PERSON_UNITS: Final = 32
-"""Calls and tokens of people in a row while films wait: more than most answers have."""
+"""Calls and tokens for users in a row while films wait: more than most answers have."""
 FILM_UNITS: Final = 16
 """Layers of a token of films after that; a call counts as all of them."""
 MOST_BYTES: Final = 3 << 30
@@ -151,7 +151,7 @@ class Scheduler:
             self._give_up(error)
 
     def _compute(self, lane: _Lane) -> None:
-        """Compute the next unit of a lane: a call, a layer of the films' token, or a token of people."""
+        """Compute the next unit of a lane: a call, a layer of the films' token, or a token for users."""
         if lane.calls:
             lane.calls.popleft().start()
         elif lane is self._films:
@@ -273,7 +273,7 @@ class _Sentences(_Work):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Lane:
-    """The work of films, or that of people; token: the one that is being generated, layer by layer."""
+    """The work for films, or that for users; token: the one that is being generated, layer by layer."""
 
     most_bytes: int
     calls: deque[_Function] = field(default_factory=deque)

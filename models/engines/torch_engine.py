@@ -94,7 +94,7 @@ class CpuWriter:
 
 
 def open_cpu_writer(network: Chex, *, precision: Precision = "float32") -> CpuWriter:
-    """Take the sentence generator out of a network, and return what generates sentences with it.
+    """Take the sentence generator out of a network, and return a function that generates sentences.
 
     The weights have a form of their own there, so the network and the pages of its file would only keep them in memory
     twice.
@@ -125,13 +125,13 @@ def return_freed_memory() -> None:
 
 
 def open_gpu_writer(directory: Path, *, gpu: Gpu, precision: Precision) -> Write:
-    """Open only the sentence generator on a GPU. Returns what generates sentences, see `Engine.write`."""
+    """Open only the sentence generator on a GPU. Returns a function that generates sentences, see `Engine.write`."""
     with gpu.working():
         return _writer(load_generator(directory).generator.to(gpu.device), gpu, precision)
 
 
 def run_by(network: Chex, device: Device) -> RunStage:
-    """Return what runs the stages of a network on a device."""
+    """Return the function that runs the stages of a network on a device."""
 
     def run(stage: str, inputs: Inputs) -> list[FloatArray]:
         function: Callable[..., Tensor | tuple[Tensor, ...]] = getattr(network, stage)

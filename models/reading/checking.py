@@ -82,7 +82,7 @@ class Decided:
     boxes: [n, 4] of each prompt, those that are shown
     regions: the best box [4] of each region, by its key
     side_of: None if the film does not name its sides; zone_of: None if no sentence names a zone by rule
-    lateralities: of findings whose side does not follow from boxes alone
+    lateralities: rules for findings whose side does not follow from boxes alone
     has_ratio: whether the error of the cardiothoracic ratio was measured, so that the ratio counts
     deniable: findings whose denial may leave, marked; only of what has a measured threshold and is not near it
     """
@@ -200,7 +200,7 @@ class Decided:
     def _fault_of_zone(self, index: int, text: str) -> str | None:
         """Return the fault of a sentence on a reported finding that names a zone in which none of its boxes lies.
 
-        A zone has a side, so a finding whose side may not be told is in none. Of a zone with several boxes each must
+        A zone has a side, so a finding whose side may not be named is in none. Of a zone with several boxes each must
         hold one. Where all outputs name a zone, no sentence names others alone. The tip of a device has no
         box of its own, so its zone is not compared.
         """
@@ -327,7 +327,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The sentences that may leave, and who made each, by index of their prompt; generated: at first."""
+    """The sentences that may leave, and their makers, by index of the prompt; generated: the first ones."""
 
     texts: dict[int, str]
     generated: Mapping[int, str]
@@ -335,7 +335,7 @@ class Settled:
     withheld: tuple[WithheldSentence, ...] = ()
 
     def by(self, index: int) -> By:
-        """Return who made a prompt's sentence."""
+        """Return the maker of a prompt's sentence, network or rule."""
         return self.makers.get(index, "network")
 
 

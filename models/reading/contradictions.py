@@ -24,7 +24,7 @@ _SIDES: Final = (Side.LEFT, Side.RIGHT)
 
 
 def without_companion(film: DecidedFilm, decisions: Decisions) -> frozenset[int]:
-    """Return the reported findings whose companion is absent, by a threshold that was measured on films of people.
+    """Return the reported findings whose companion is absent, by a threshold that was measured on patient films.
 
     On phantoms each finding is drawn for itself.
     """

@@ -24,7 +24,7 @@ class DecidedFilm:
 
     visible: the boxes and scores of each prompt that are shown
     side_of: None if the film does not name its sides; zone_of, measured: see `checking.Decided`
-    contradictions: of findings that are reported; lateralities: of those whose side does not follow from boxes alone
+    contradictions: those of reported findings; lateralities: see `checking.Decided`
     deniable: the findings whose denial may leave, marked; has_ratio: see `checking.Decided`
     """
 

@@ -55,7 +55,7 @@ def may_be_denied(decisions: Decisions, key: str, probability: float, *, trusted
 
 
 def is_ratio_measured(error: RatioError | None, trusted: Trusted) -> bool:
-    """Return whether the error of the ratio was measured on films of the kind that is read; any are films of people."""
+    """Return whether the error of the ratio was measured on the population that is read; `any`: on patient films."""
     return error is not None and _counts(error.measured_on, trusted)
 
 

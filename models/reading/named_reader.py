@@ -163,7 +163,7 @@ class NamedReader(Reader[object]):
         return view
 
     def middle(self, look: object) -> float | None:
-        """Return where the spine lies."""
+        """Return the position of the spine, see `Reader.middle`."""
         with _held("middle"):
             middle = self._reader.middle(look)
             _require(middle is None or _is_share(middle), "the middle must lie in 0..1")

@@ -1,9 +1,9 @@
 """The place of a finding: which of its boxes are drawn, and whether its side is named. Numpy only.
 
-No box of a finding of lung or pleura is drawn outside the lungs that the network finds on the film. On films of people
+No box of a finding of lung or pleura is drawn outside the lungs that the network finds on the film. On patient films
 a box is drawn from the score that was chosen for its finding, else above the common `box_threshold`; no other box
-stands in for it. A side is told there from a certainty that was chosen for the finding: the share that the best box of
-the side has of the best boxes of both. Without such a rule neither side nor both are told. A finding without a box has
+stands in for it. A side is named there from a certainty that was chosen for the finding: the share that the best box of
+the side has of the best boxes of both. Without such a rule neither side nor both are named. A finding without a box has
 no place: no side, no zone and no region.
 """
 
@@ -84,7 +84,7 @@ def shown_boxes(boxes: FloatArray, scores: FloatArray, decisions: Decisions) -> 
 
 
 def fuse(boxes: FloatArray, scores: FloatArray, *, overlap: float) -> tuple[FloatArray, FloatArray]:
-    """Merge boxes that overlap by weighted boxes fusion (Solovyev et al. 2021), and return them, best first.
+    """Merge overlapping boxes by weighted boxes fusion (Solovyev et al. 2021), and return them, best first.
 
     Suppression would drop the worse of two boxes although it saw something; fusion takes the mean of both. There is one
     network, so a score is never rescaled by the number of models that agree.
@@ -120,7 +120,7 @@ def laterality(
 
     drawn: [box, 4], the boxes that are drawn; found: all boxes of its prompt [box, 4] with their scores [box]
     side_of: None if the film does not name its sides
-    No side is told without a rule of the finding's sides. Boxes on both were each drawn for their own score; one side
+    No side is named without a rule of the finding's sides. Boxes on both were each drawn for their own score; one side
     needs its certainty.
     """
     rule = decisions.sides.get(key)
@@ -136,7 +136,7 @@ def laterality(
 
 
 def side_certainty(boxes: FloatArray, scores: FloatArray, *, side_of: SideOf) -> Mapping[Side, float]:
-    """Return of each side the share, 0..1, that the score of its best box has of those of both sides.
+    """Return the certainty of each side, 0..1: its best box's score over the sum of both sides' best scores.
 
     boxes: [box, 4], scores: [box], of one prompt. A box across the middle is on both; without any score both have half.
     """

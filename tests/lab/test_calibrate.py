@@ -211,7 +211,7 @@ def test_thresholds_that_call_normal_films_are_refused(
     command = ["--share", "1"]
 
     said = refused(model, [*command, str(films), "--sensitivity", "1"], capsys)
-    assert "1.00 findings would be called present on the mean film without a finding, more than 0.5" in said
+    assert "1.00 findings would be called present on the average film without a finding, more than 0.5" in said
     few = listed(site / "few_normal.csv", edema, **{"No Finding": lambda number: int(not edema[number] and number < 9)})
     assert "15 are needed to know what is called on normal films" in refused(model, [*command, str(few)], capsys)
 
@@ -226,7 +226,7 @@ def test_thresholds_that_call_normal_films_are_refused(
     [
         (
             lambda number: is_chosen(f"{number}.png", share=0.8),
-            "1.00 findings would be called present on the mean film",
+            "1.00 findings would be called present on the average film",
         ),
         (lambda _number: False, "no film is labelled no_finding by somebody who saw it"),
     ],

@@ -26,7 +26,7 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "thresholds": ("models.thresholds", "show the thresholds of a model, and change one"),
     "card": ("models.lab.evaluation.card", "fill a model card with measured figures"),
     "paper": ("models.lab.evaluation.paper", "write the tables of the paper, published and measured"),
-    "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are told on films of people"),
+    "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are reported on patient films"),
     "phantoms": ("models.phantoms", "make chest films with exact truth"),
     "golden": ("models.golden", "compare the network with recorded arrays of the published one"),
     "random-weights": ("models.random_weights", "make an untrained model directory"),

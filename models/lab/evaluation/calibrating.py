@@ -40,7 +40,7 @@ LEAST_MEASURED: Final = 30
 """Films with a known ratio before its error is stated, and films of an age group before a model is for it."""
 _PARTS: Final = 1000
 MOST_CALLED: Final = 0.5
-"""The mean number of present findings on a film without a finding above which a calibration is refused."""
+"""Present findings on the average film without a finding above which a calibration is refused."""
 CHANCE: Final = 0.5
 """The AUROC of a random score."""
 _WORDED: Final = 40
@@ -282,8 +282,8 @@ def _require_few(false_findings: tuple[float, list[float]] | None, request: Requ
     most = max(MOST_CALLED, request.false_findings or 0.0)
     if false_findings is not None and false_findings[0] > most:
         raise ModelError(
-            f"{false_findings[0]:.2f} findings would be called present on the mean film without a finding, more than "
-            f"{most:g}; nothing is changed. Ask for a lower --sensitivity, or allow more with --false-findings"
+            f"{false_findings[0]:.2f} findings would be called present on the average film without a finding, more "
+            f"than {most:g}; nothing is changed. Ask for a lower --sensitivity, or allow more with --false-findings"
         )
 
 
@@ -299,7 +299,7 @@ def _aim(request: Request, chosen: _Films, *, least: int) -> tuple[Aim, str]:
             f"{normal} of the films that decisions are chosen on are labelled no_finding by somebody who saw them; "
             f"{least} are needed to know what is called on normal films. Label more, or give --sensitivity"
         )
-    words = f"{most:g} findings called present, as expected, on the mean film without a finding ({normal} films)"
+    words = f"{most:g} findings called present, as expected, on the average film without a finding ({normal} films)"
     return Aim(false_findings=most, least=least), words
 
 

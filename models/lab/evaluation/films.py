@@ -208,7 +208,7 @@ def auroc(films: Films, key: str, some: Indices) -> float | None:
 def cross_fitted(films: Films, *, most_false: float = MOST_FALSE, left_out: Collection[str] = ()) -> Called:
     """Apply to each fold of patients the readouts and thresholds that the other folds chose.
 
-    most_false: the expected number of present findings on a film without a finding, on average
+    most_false: the expected number of present findings on the average film without a finding
     A finding with too few positives, and one of `left_out`, gets no threshold and is never called present.
     """
     folds = folds_of(films.patients)

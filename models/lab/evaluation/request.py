@@ -47,7 +47,7 @@ Ablation = Literal["no_region_filter"]
 ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
 
 MOST_FALSE: Final = 0.05
-"""The expected number of present findings on a patient film without a finding, on average."""
+"""The expected number of present findings on the average patient film without a finding."""
 CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
 """The points of a curve, by name: false positive rates on films without any finding."""
 SHARES: Final[Mapping[str, str]] = {
@@ -82,7 +82,7 @@ class Request:
     labeler: the labeler of texts, `RULES` or `CHEXBERT` and the file of its weights; None: our rules
     metric_files: the folder with models and word lists for some figures of texts
     folds: whether the decisions for each fifth of the patients are chosen on the films of the others
-    false_findings: expected present findings on a film without a finding, which cross-fitted thresholds may reach
+    false_findings: expected present findings on the average film without a finding, by cross-fitted thresholds
     """
 
     model: Path

@@ -42,7 +42,7 @@ class Aim:
     """What thresholds are chosen for.
 
     sensitivity: that each finding must reach; None for the best common F1
-    false_findings: expected number of present findings on a patient film without a finding, on average
+    false_findings: expected number of present findings on the average patient film without a finding
     least: how many films must show a finding, and how many not, before a threshold is chosen for it
     """
 
