@@ -67,7 +67,7 @@ def write_objects(
 ) -> Iterator[Written]:
     """Write the objects of the wanted kinds, each once.
 
-    report: of the film's study, made at the time of the question; its first film is the question's film
+    report: the report on the film's study at the time of the question; its first film is the question's film
     Raises InputError for a question without an answer, a film that was not read, and a box outside the film.
     """
     check_answered(asked)
@@ -142,7 +142,7 @@ def form_of(asked: AskedQuestion, kind: str) -> Form:
 
 
 def write_report(asked: AskedQuestion, report: Report, source: Dataset, zone: ZoneInfo, *, form: Form) -> Written:
-    """Write the report on a question; report: of the film alone, without findings (`answers.write_objects`)."""
+    """Write the report on a question; report: on the film alone, without findings (`answers.write_objects`)."""
     [film] = report.films
     asked_by = [] if asked.origin is None else [asked.origin.reference]
     is_report = asked.origin is not None and asked.origin.is_report

@@ -34,8 +34,8 @@ _LIMITS = "This answers one question and is no report on the film. Not looked fo
 class Origin:
     """The workstation's object that contained a question.
 
-    number: of the question in its object, from 1
-    instance_number: of the object, 0 if it has none
+    number: number of the question in its object, from 1
+    instance_number: Instance Number of the object, 0 if it has none
     tracking: tracking ID and UID of the graphic; either may be ""
     """
 
@@ -143,7 +143,7 @@ def label(asked: AskedQuestion) -> str:
 
 
 def sentence(asked: AskedQuestion) -> str | None:
-    """Return the sentence of an answer with notes on its words of size and on objections; None if there is nothing."""
+    """Return the sentence of an answer with notes on severity words and contradictions; None if there is none."""
     answer, said = asked.answer, _said(asked.answer)
     worded = f"Note: {wording.NOTES[Note.SEVERITY_WORDED]}." if Note.SEVERITY_WORDED in answer.notes else None
     return " ".join(filter(None, (said, worded, wording.reason_of(answer.contradiction)))) or None

@@ -45,7 +45,7 @@ PRELOADED: Final = (__name__, "node.outputs.preloaded")
 class Batch:
     """The objects to write.
 
-    headers, files, thumbnails: of films, see `from_files`
+    headers, files, thumbnails: those of the films, see `from_files`
     known: all outputs of the study that were written before
     wanted: when a round is repeated, the outputs that it wrote; others are not written
     destinations: see `writers.with_receivers`

@@ -59,7 +59,7 @@ _LIES_IN: Final = 0.1
 def sides_of(film: Film, header: Dataset | None) -> SideOf:
     """Return the function that gives the side of the patient for a box of a film.
 
-    header: of the film's file; None if it cannot be read any more, so that no side is known
+    header: the header of the film's file; None if it cannot be read any more, so that no side is known
     """
     if header is None:
         return lambda _box: None
@@ -101,7 +101,7 @@ def objection(
 def correct(film: Film, corrections: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
     """Return a film with its corrections; those that do not fit it any more have no effect.
 
-    corrections: of any film, in any order
+    corrections: those of any film, in any order
     """
     own = [correction for correction in active(corrections) if correction.film == film.source]
     if not own or not film.is_read:
@@ -128,7 +128,7 @@ def _notes(film: Film, changed: Film) -> tuple[Note, ...]:
 
 
 def prompt_of(finding: Finding, prompts: PromptSet) -> Prompt:
-    """Return the prompt of a finding; for a film that was read with another prompt set, one with its name."""
+    """Return the prompt of a finding; if the prompt set has none, one made from the finding's code."""
     known = (prompt for prompt in prompts.prompts if prompt.key == finding.prompt)
     return next(known, None) or Prompt(
         key=finding.prompt,

@@ -29,7 +29,7 @@ _LONGEST: Final = 64
 
 
 def rows_of(facts: StudyFacts, films: Iterable[Film], *, zone: ZoneInfo) -> Rows:
-    """Count the films of a study; films: with their corrections, without rejected ones; zone: of the site."""
+    """Count the films of a study; films: with their corrections, without rejected ones; zone: the site's time zone."""
     here = {item.sop_instance_uid: item for item in facts.instances}
     known = [(film, here[film.source]) for film in films if film.source in here]
     return Rows(

@@ -86,7 +86,7 @@ def begin(
 ) -> Beginning:
     """Return the common arguments of an object: its series and its equipment (PS3.3 C.7.3, C.7.5, C.12.1).
 
-    instance_number: of the first such object in its series (`writers.numbered`)
+    instance_number: number of the first object of this kind in its series (`writers.numbered`)
     about, form: see `identity.series_uid`
     """
     model, device = report.model, identity.device_uid(report.model)
@@ -170,7 +170,7 @@ def seal(dataset: Dataset, report: Report, *, sources: Iterable[str], zone: tzin
     """Finish an object: derive its UID, set its times, add the file meta information (PS3.10 7.1).
 
     sources: SOP Instance UIDs of the films that the object is about
-    zone: of the site
+    zone: the site's time zone
     Its elements keep their encoding, so that `save_bytes` does not encode them again.
     """
     model, offset = report.model, zone_of(dataset, report, zone)
@@ -227,11 +227,10 @@ def save_bytes(dataset: Dataset) -> bytes:
 
 
 def zone_of(described: Dataset, report: Report, zone: tzinfo) -> tzinfo:
-    """Return the offset of all times of an object, or of the times about a film.
+    """Return the UTC offset of all times in an object, or of the times about a film.
 
-    It is the stated offset, else the site's at the time of the study, or, if that is unknown, at the start of the
-    round;
-    zone: of the site
+    The stated offset (Timezone Offset From UTC), else the site's offset at the time of the study, or at the start of
+    the round if that time is unknown; zone: the site's time zone
     """
     if (stated := stated_offset(described)) is not None:
         return stated
@@ -241,6 +240,6 @@ def zone_of(described: Dataset, report: Report, zone: tzinfo) -> tzinfo:
 
 
 def local_time(dataset: Dataset, report: Report, zone: tzinfo) -> tuple[str, str]:
-    """Return DA and TM of the start of the round, at the offset of an object; zone: of the site."""
+    """Return DA and TM of the start of the round, at the offset of an object; zone: the site's time zone."""
     moment = report.created_at.astimezone(zone_of(dataset, report, zone))
     return f"{moment:%Y%m%d}", f"{moment:%H%M%S}"

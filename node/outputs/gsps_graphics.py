@@ -52,7 +52,7 @@ class GraphicObjects:
     """Makes the objects of one presentation state; their styles are made once."""
 
     def __init__(self, *, line: float, columns: int, rows: int) -> None:
-        """line: height of a line of text, in pixels of the film; columns, rows: of the film."""
+        """line: height of a line of text, in pixels of the film; columns, rows: the film's size."""
         self._line = line
         self._columns, self._rows = columns, rows
         self._text_style = _sequence("TextStyleSequence", _text_style(line))
@@ -92,7 +92,7 @@ def _polyline(points: Points, tracking: Tracking | None) -> GraphicObject:
 def _segments(box: Box, length: float) -> Iterator[Points]:
     """Yield the dashes of a box, with gaps of the same length; each side begins and ends with a dash.
 
-    length: of a dash, roughly, if that makes from 2 to 5 of them on a side
+    length: approximate length of a dash; a side has 2 to 5 dashes
     """
     left, top, right, bottom = box.edges
     for start, end in _dashes(left, right, length):

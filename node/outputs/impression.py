@@ -89,5 +89,5 @@ def _rest(film: Film) -> str:
 
 
 def not_looked_for(film: Film) -> str:
-    """Return how far beyond the list of findings and the analyzed square nothing was looked for."""
+    """Return the sentence that nothing beyond the list of findings and the analyzed square was searched for."""
     return f"Not looked for: all else{'' if wording.is_whole(film) else ', and all outside the analyzed square'}."

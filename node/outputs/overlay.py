@@ -54,7 +54,7 @@ def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] =
 
     picture: [row, column] in stored orientation, as displayed
     shape: ratio of a pixel's height to its width; the drawn pixels are squares
-    made: by which program and model, and when; the last line of a picture that may be seen without its report
+    made: the last line, for a picture that may be seen without its report: program, model and time
     Large films are shrunk and very small films enlarged, together with the boxes.
     """
     image = Image.fromarray(picture).resize(_size(picture, shape)).convert("RGB")
@@ -68,7 +68,7 @@ def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] =
 
 
 def draw_head(film: Film, *, made: str = "") -> Image.Image:
-    """Draw the head alone of a film that was not read, or whose pixels could not be decoded again; made: as above."""
+    """Draw only the head of a film that was not read, or whose pixels cannot be decoded again; made: see `draw`."""
     used = font(_HEAD_LETTERS)
     lines = [text for line in _head(film) for text in wrapped(line, _HEAD_WIDTH, used)]
     if film.is_read:

@@ -49,7 +49,7 @@ class Part:
 class Division:
     """The parts of a study, by their first films, and the films that belong to no part.
 
-    identities: of each film: its own, and its part's patient and request
+    identities: the identity of each film: its own, and its part's patient and request
     """
 
     parts: tuple[Part, ...]
@@ -69,10 +69,10 @@ class _Said:
 
 
 def divide(study_uid: str, headers: Mapping[str, Dataset], *, nobodys: Collection[str]) -> Division:
-    """Divide the films of a study.
+    """Divide the films of a study into parts of one patient and one accession number.
 
-    headers: of each film, by SOP Instance UID
-    nobodys: placeholders among Patient IDs, see `SiteSettings`; a film with one has no Patient ID
+    headers: the header of each film, by SOP Instance UID
+    nobodys: placeholder Patient IDs, see `SiteSettings.no_patient_ids`; a film with one counts as without Patient ID
     """
     films = {uid: _read(header, nobodys) for uid, header in headers.items()}
     patients = _patients(films)
@@ -198,7 +198,7 @@ def _is_another(film: _Said, others: Sequence[_Said]) -> bool:
 
 
 def _identity(study_uid: str, films: Sequence[_Said], key: _Key | None, has_numbers: bool) -> Identity:
-    """Return patient and request of the films of one part; key: of the part, None if they belong to none.
+    """Return patient and request of the films of one part; key: the part's key, None if they belong to none.
 
     has_numbers: whether the key has the patient's number and issuer, not name and date of birth
     """

@@ -56,8 +56,8 @@ def own_notes(
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
     A note about films of several patients or accession numbers gets an answer for each.
-    facts: of the round
-    headers: of all stored films, by SOP Instance UID
+    facts: the facts of the round
+    headers: the headers of all stored films, by SOP Instance UID
     nobodys: see `parts.divide`
     """
     written = [*(mark.outputs for mark in facts.rounds), *(answer.outputs for answer in facts.answers)]
@@ -137,7 +137,7 @@ def for_receivers(
 def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Written:
     """Write the note that rejects the node's own objects, with title, patient and study of the note received.
 
-    own: from `outputs_about`, not empty
+    own: the result of `outputs_about`, not empty
     """
     title = Concept(note.title.value, note.title.scheme, note.title.meaning)
     evidence = [_evidence(report, output) for output in own]
@@ -174,9 +174,9 @@ def _evidence(report: Report, output: OutputObject) -> Dataset:
 
 
 def is_ended(output: OutputObject, films: Iterable[str], identities: Mapping[str, Identity]) -> bool:
-    """Whether one of an output's films has another patient or request now than the output.
+    """Whether the patient or request of one of these films contradicts those of the output.
 
-    identities: of films, by SOP Instance UID
+    identities: the current identity of each film, by SOP Instance UID
     """
     return any(film in identities and output.identity.contradicts(identities[film]) for film in films)
 
@@ -192,8 +192,8 @@ def identity_notes(
 ) -> Iterator[Written]:
     """Write a note for each identity with void objects, about these objects.
 
-    facts: of the round
-    identities: of all films, by SOP Instance UID
+    facts: the facts of the round
+    identities: the identity of each film, by SOP Instance UID
     written: outputs of this round, notes included: repeated objects are not void, rejected ones have a note already
     """
     open_ = _not_void(facts, written)

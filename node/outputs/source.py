@@ -39,7 +39,7 @@ def from_files(
 ) -> dict[str, Source]:
     """Return the films of a study with pictures that are decoded when a writer asks; all by SOP Instance UID.
 
-    thumbnails: of films that were read just now
+    thumbnails: those of films that were read just now
     Only the last decoded film stays in memory, because it may have 67 million pixels. A film that cannot be decoded
     again has no picture, so that its study still gets its report. Errors of the disk are raised.
     """

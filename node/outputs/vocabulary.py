@@ -86,7 +86,7 @@ def said_of(finding: Finding) -> str:
 
 
 def urgency(finding: Finding) -> int:
-    """Return how soon a finding must be communicated: minutes, hours or days; the lowest number is the soonest."""
+    """Return the urgency of a finding: communication within minutes, hours or days; the lowest is the soonest."""
     return _urgency(finding.code)
 
 

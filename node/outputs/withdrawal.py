@@ -28,8 +28,8 @@ def withdraw(
     """Yield what takes back the newest messages of a kind: a void one, or the parts that its replacement lacks.
 
     A message whose content was removed with its study is not withdrawn.
-    facts: of the round
-    identities: of all films, by SOP Instance UID
+    facts: the facts of the round
+    identities: the identity of each film, by SOP Instance UID
     new: the messages of this round; one replaces an earlier one of the same patient and accession number
     """
     writer, rejected = writer_of(kind), rejected_by(facts.notes.values())

@@ -138,11 +138,11 @@ TRUST: Mapping[Trusted, str] = {
     "phantoms": "Thresholds are those measured on phantoms; they mean nothing on patient films.",
     "any": "Thresholds that were never measured on patient films are accepted by this site.",
 }
-"""How far the thresholds are trusted, by `ModelIdentity.trusted`."""
+"""The trusted thresholds in words, by `ModelIdentity.trusted`."""
 
 
 def check(report: Report) -> None:
-    """Raise ValueError for what no viewer can draw: a box outside its film."""
+    """Raise ValueError if a box exceeds its film."""
     for film in report.read_films:
         columns, rows = size(film)
         boxes = [named.box for finding in film.findings for named in finding.boxes]
@@ -165,7 +165,7 @@ def unreported(film: Film) -> tuple[Finding, ...]:
 def searched(film: Film) -> list[tuple[Finding, Searched]]:
     """Return where the network looked for the findings that neither it nor a reader reports, in prompt order.
 
-    A finding that a reader judged is left out: the layer is about what the network says of it, not about the reader.
+    A finding that a reader judged is left out: the layer shows the network's boxes, not the reader's.
     """
     places = {place.prompt: place for place in film.searched}
     silent = (finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None)
@@ -233,7 +233,7 @@ def named_boxes(finding: Finding) -> Iterator[tuple[str, FindingBox]]:
 
 
 def sided(name: str, side: Side | None) -> str:
-    """Put a side to the name of a finding: "Right pleural effusion", "Opacity on both sides"."""
+    """Add a side to the name of a finding: "Right pleural effusion", "Opacity on both sides"."""
     if side is None:
         return name
     return f"{name} on both sides" if side is Side.BILATERAL else f"{side.capitalize()} {uncapitalized(name)}"
@@ -290,14 +290,14 @@ def whole_percent(probability: float) -> int:
 
 
 def certainty(finding: Finding) -> str:
-    """Return how sure a finding is: the network's probability, that a reader said it, or that it is not evaluated."""
+    """Return the certainty of a finding: the network's probability, a reader's assessment, or not evaluated."""
     if finding.reader is None and finding.output_probability is not None:
         return percent(finding.output_probability)
     return said_of(finding)
 
 
 def number(finding: Finding) -> str:
-    """Return the network's probability of a finding, "83 %" or beside a reader's word "AI 83 %"; "" if none is told."""
+    """Return the network's probability of a finding, "83 %", or "AI 83 %" beside an assessment; "" if not stated."""
     told = finding.output_probability
     return "" if told is None else f"{'' if finding.reader is None else 'AI '}{percent(told)}"
 
@@ -311,13 +311,13 @@ def below(finding: Finding) -> str:
 
 
 def mark_of(finding: Finding, box: FindingBox) -> ReaderMark | None:
-    """Return what a reader said of one box: that it was drawn, or its finding confirmed; None if the network alone."""
+    """Return a reader's mark on one box: drawn by them, or its finding confirmed; None if it is the network's alone."""
     is_confirmed = finding.reader is not None and finding.reader.what is Assessment.ACCEPTED
     return box.reader or (finding.reader if is_confirmed else None)
 
 
 def label(finding: Finding, box: FindingBox) -> str:
-    """Return the label of a drawn box, with its own side: how sure it is, or who drew or confirmed it."""
+    """Return the label of a drawn box, with its own side: the probability, or the reader's mark."""
     said = mark_of(finding, box)
     return _labeled(finding, box.side, percent(finding.probability or 0.0) if said is None else READER[said.what])
 
@@ -389,7 +389,7 @@ def loose(film: Film, carriers: Iterable[Finding]) -> list[tuple[str, tuple[Scor
 
 
 def topics_of(film: Film) -> dict[str, str]:
-    """Return what each sentence of a film is about, by its prompt: the name of its finding, or of its region."""
+    """Return the subject of each sentence of a film, by its prompt: the name of its finding, or of its region."""
     prompts = [*(each.prompt for each in film.sentences), *(each.prompt for each in film.withheld)]
     names = {finding.prompt: uncapitalized(name_of(finding)) for finding in film.findings}
     return {prompt: names.get(prompt, prompt.replace("_", " ")) for prompt in prompts}
@@ -433,7 +433,7 @@ def reworded(film: Film, finding: Finding) -> GroundedSentence | None:
 
 
 def reader_of(mark: ReaderMark | None) -> str | None:
-    """Return what a reader said, as a sentence; None if nobody did."""
+    """Return a reader's mark as a sentence; None without one."""
     return None if mark is None else f"{READER[mark.what].capitalize()}."
 
 
@@ -450,7 +450,7 @@ def film_name(report: Report, film: Film) -> str:
 def intended_use(report: Report, films: Sequence[Film]) -> str:
     """Return the last text of every output: its purpose, its origin and its limits.
 
-    films: of the output, with the findings and sentences that it contains
+    films: the output's films, with the findings and sentences that it contains
     """
     model = report.model
     return (
@@ -493,7 +493,7 @@ def prompt_set(report: Report) -> str:
 
 
 def limits(film: Film) -> str:
-    """Return how far the reading of a film goes: the analyzed square, notes, thresholds and places; never blank."""
+    """Return the limits of a film's reading: the analyzed square, notes, thresholds and places; never blank."""
     return " ".join((*_square(film), *_said(film.notes), *_thresholds(film), *_unreliable(film), NOTHING_ELSE))
 
 
@@ -524,7 +524,7 @@ def _threshold(finding: Finding) -> str:
 
 
 def _unreliable(film: Film) -> Iterator[str]:
-    """Say once that places are not reliable, if the network is not certain of one, and if no side can be told."""
+    """Yield the notes that the film names no side, and that the network is uncertain of places, each at most once."""
     found = [finding for finding in by_urgency(reported(film)) if finding.reader is None]
     if any(finding.place == "film_unsided" for finding in found):
         yield f"{UNSIDED}."

@@ -50,9 +50,9 @@ def make_report(
 
 
 def report_on(part: Part, report: Report, *, earlier: tuple[tuple[OutputObject, ...], ...] = ()) -> Report:
-    """Return what a report on a study says of one of its parts; earlier: `written_on` it.
+    """Return the report on one part of a study; earlier: `written_on` it.
 
-    It replaces no report on another patient or request, as which a film was received before.
+    Reports on another patient or request, as which a film was received before, are no predecessors.
     """
     films = tuple(film for film in report.films if film.source in part.films)
     reports = [tuple(output for output in outputs if output.kind in FORMS) for outputs in earlier]
@@ -85,7 +85,7 @@ def divided(report: Report, kinds: Collection[str]) -> Iterator[tuple[Report, tu
 def write_kinds(
     report: Report, sources: Mapping[str, Source], *, zone: ZoneInfo, kinds: Collection[str]
 ) -> Collection[Written]:
-    """Write some kinds of objects for a report as `divided` makes it; sources: of all films of the whole report."""
+    """Write some kinds of objects for a report as `divided` makes it; sources: all films of the whole."""
     written = (made for kind in kinds for made in writer_of(kind)(report, sources, zone))
     return {str(made.dataset.SOPInstanceUID): made for made in written}.values()
 
@@ -112,10 +112,10 @@ def classes_wanted(outputs: Collection[str]) -> dict[UID, str]:
 def with_receivers(
     written: Iterable[OutputObject], destinations: Mapping[str, Collection[str]], *, known: Iterable[OutputObject] = ()
 ) -> tuple[OutputObject, ...]:
-    """Return outputs of a round with the names of the destinations that get them.
+    """Return outputs of a round with the names of their destinations.
 
-    What voids others goes to those who may have them (`rejection`, `withdrawal`), and keeps its receivers.
-    destinations: the outputs that each wants, by name; known: outputs of earlier rounds, with their receivers
+    Rejection notes and withdrawals keep their receivers: the destinations that may have the void outputs.
+    destinations: by name, the kinds of outputs that each gets; known: outputs of earlier rounds, with their receivers
     """
     outputs = list(written)
     got: dict[str, set[str]] = defaultdict(set)

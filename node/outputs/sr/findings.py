@@ -107,7 +107,7 @@ Group = PlanarROIMeasurementsAndQualitativeEvaluations
 def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -> list[Group]:
     """Make a group of every reported box of a film, the most urgent finding first (TID 1500 row 6).
 
-    zone: of its times
+    zone: the time zone of its times
     """
     made_by, groups = algorithm(report), list[Group]()
     for finding in vocabulary.by_urgency(wording.reported(film)):
@@ -130,7 +130,7 @@ def measurements(report: Report, film: Film, source: Dataset, *, zone: tzinfo) -
 
 
 def state_of(finding: Finding) -> Concept:
-    """Return the code of a finding's state."""
+    """Return the code of a finding's state, or of its rejection by a reader."""
     return REJECTED if wording.is_rejected(finding) else STATES[finding.state]
 
 
@@ -227,7 +227,7 @@ def _site(place: Code, side: Side | None) -> FindingSite:
 
 
 def share(name: Concept, value: float, sites: Sequence[FindingSite] = ()) -> Measurement:
-    """Make the number of a group from a share, 0..1, as a whole percent; sites: of its subject."""
+    """Make the number of a group from a share, 0..1, as a whole percent; sites: body sites of its subject."""
     return Measurement(name, wording.whole_percent(value), PERCENT, finding_sites=sites or None)
 
 
@@ -253,7 +253,7 @@ def probability_name(finding: Finding, side: Side | None = None) -> Concept:
     """Return the concept name of the probability of a finding's box: a private code per finding, state and side.
 
     OHIF 3.13.2 labels a box with the name and value of its number, and shows nothing else of the group: with the common
-    name Probability (122157, DCM) findings could not be told apart. OHIF begins a label at the right edge of its box
+    name Probability (122157, DCM) findings could not be distinguished. OHIF begins a label at the right edge of its box
     and cuts it at the edge of the viewport, so the name is short, with side and finding first. The code is P for
     present or R for review, the finding's code, and R, L or B for a side. If it is longer than 16 characters, it is a
     Long Code Value.

@@ -124,7 +124,7 @@ def write_text(report: Report, sources: Mapping[str, Source], zone: ZoneInfo) ->
 def _reports(
     report: Report, sources: Mapping[str, Source], zone: ZoneInfo, *, film_form: Form, study_form: Form
 ) -> Iterator[Written]:
-    """Write all reports of a study; film_form: of those on a film; study_form: of that on the study."""
+    """Write all reports of a study; film_form: form of those on a film; study_form: form of the one on the study."""
     wording.check(report)
     headers = {uid: source.header for uid, source in sources.items()}
     for film in report.read_films:

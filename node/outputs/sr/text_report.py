@@ -42,8 +42,8 @@ def of_film(
 ) -> ContainerContentItem:
     """Build the report on a film that was read: on one without a finding to report, and on any in Basic Text SR.
 
-    A radiologist's assessment of a finding has a section with its author as observer (TID 2000 row 9); zone: of its
-    times.
+    A radiologist's assessment of a finding has a section with its author as observer (TID 2000 row 9).
+    zone: the time zone of its times
     numbers: probabilities of findings; none in Basic Text SR
     """
     about = [inferred_from(each, source_object(source)) for each in _texts(film)]
