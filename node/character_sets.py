@@ -1,4 +1,4 @@
-"""Decodes bytes strictly, and tells UTF-8 from other character sets in which the same bytes are valid.
+"""Decodes bytes strictly, and distinguishes UTF-8 from character sets in which the same bytes are valid.
 
 The settings need the names of sets, and commands ask for settings before anything large is imported: pydicom is not
 needed here.
@@ -74,7 +74,7 @@ def _has_letters_alone(text: str) -> bool:
 
 
 def visible(text: str) -> str:
-    """Remove the characters that are not seen and make a text look like another, as of text from a web page.
+    """Remove invisible characters that make a text look like another, for example in text from a web page.
 
     Separators of lines and paragraphs (Unicode 15.1, 23.2), controls other than line breaks and tabs, and lone
     surrogates become blanks: to programs that read an output some of them end its line, or are no text.

@@ -180,7 +180,7 @@ class Evidence:
 
     zone: the prompt key of a region, None if the finding overlaps none
     extent: the share of that region's box, 0..1, that the boxes cover
-    site, side: the codes of that region; no side on a film that does not tell its sides
+    site, side: the codes of that region; no side on a film that does not name its sides
     """
 
     zone: str | None
@@ -198,7 +198,7 @@ class Finding:
     """The answer to one pathology prompt; made from the prompt's key, never from generated text.
 
     sentence: index into the film's sentences; None when no sentence was generated for it
-    side: the side on which all boxes are; None when neither the film nor the prompt tells the side
+    side: the side on which all boxes are; None when neither the film nor the prompt gives the side
     probability: None if the model leaves it out, because its number was never validated
     boxes, evidence: none if it is not reported
     contradiction: the objection to it (`wording.CONTRADICTIONS`); None if there is none
@@ -421,8 +421,8 @@ class Subject:
 class Identity:
     """Whom, and for which request, an output is written, as its films say; hashes, because it outlives the films.
 
-    number, issuer: of the patient; "" if no film says
-    names, born: what the films say of name and date of birth, which count if a number is missing
+    number, issuer: Patient ID and its issuer; "" if no film has one
+    names, born: names and dates of birth in the films, which count if a number is missing
     """
 
     number: str = ""
@@ -457,8 +457,8 @@ class OutputObject:
     template: root template of a structured report (PS3.16), as 1500; "" for other kinds
     number: Instance Number; 0 for a message
     part: index of the part of the study that it is about, in `RoundMark.parts`; `NO_PART` if it is about none
-    identity: of its part
-    voids: of a rejection note or a withdrawal, the UIDs of the outputs that nobody may use any more
+    identity: its part's identity
+    voids: for a rejection note or a withdrawal, the UIDs of the outputs that are void by it
     receivers: names of the destinations that it is, or was, queued for
     """
 

@@ -193,10 +193,10 @@ class Metrics:
             _start_at_zero(self.corrections, CORRECTIONS, (prompt,))
 
     def count_film(self, film: Film, gray: npt.NDArray[np.uint8] | None) -> None:
-        """Count what the network said of a film that it has read, and how its picture looks.
+        """Count the network's findings on a film that it has read, and the gray values of its picture.
 
         A finding that the model leaves out is counted in its state, and has no probability.
-        gray: of the film's thumbnail, [row, column], as displayed, 0..255; None without one
+        gray: the film's thumbnail as displayed, [row, column], 0..255; None without one
         """
         for finding in film.findings:
             self.findings.labels(finding.prompt, finding.state).inc()

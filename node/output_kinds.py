@@ -62,7 +62,7 @@ class OutputKind:
     writer: where its `outputs.writers.Writer` stands, as MODULE:FUNCTION; that of `sr3d` writes objects of `sr` too
     needs_picture: whether its objects say something of one film alone and need its picture: they are written film by
         film
-    file_name: of an object in the folder of a study, which has so many read films; it ends in .KIND.dcm
+    file_name: returns an object's name in the folder of a study with so many read films; it ends in .KIND.dcm
     """
 
     title: str
@@ -115,7 +115,7 @@ class MessageKind:
     """A kind of message on a part of a study; it is no DICOM object.
 
     title: its name on the pages
-    ending: of its files; media_type: of its content over HTTP
+    ending: the ending of its files; media_type: the media type over HTTP
     writer: where its `outputs.messages.MessageWriter` stands, as MODULE:NAME
     """
 

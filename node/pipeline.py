@@ -51,7 +51,7 @@ class RoundOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Made:
-    """The decisions of a round; orders: of each part of the answers; objects: made one by one."""
+    """The decisions of a round; orders: the order of each part; objects: written one by one."""
 
     answers: Answers
     orders: Sequence[Order | None]

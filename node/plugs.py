@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Generic[_T]):
-    """The node's own entries by name, and those that packages add to a group of entry points; kind: of an entry."""
+    """The node's own entries by name, and those that packages add to a group of entry points; kind: type of entries."""
 
     group: str
     kind: type[_T]

@@ -93,7 +93,7 @@ class FilmComparison:
 def compare(earlier: ReadFilm, later: ReadFilm, *, error: ChangeError | None) -> FilmComparison:
     """Compare two films; the caller vouches that they are of one patient, and which is the earlier one.
 
-    error: of the model that read both; None if it states none
+    error: the change error of the model that read both; None if it states none
     """
     obstacle = _obstacle(earlier, later) or without_measure(error, later.model.trusted)
     if obstacle is not None or error is None:
@@ -209,7 +209,7 @@ def _resized(earlier: Mapping[str, float], later: Mapping[str, float], error: fl
 
 
 def _text(finding: Finding, change: Change, obstacle: Obstacle | None) -> str:
-    """Return a finding's change in words; finding: on the later film, if that was read for it."""
+    """Return a finding's change in words; finding: the one on the later film, if that was read for it."""
     name = vocabulary.name_of(finding)
     sided = name if not finding.state.is_reported else wording.sided(name, finding.side)
     be, was = ("are", "were") if is_plural(name) else ("is", "was")

@@ -33,9 +33,8 @@ LONGEST: Final = 200
 class Topic(StrEnum):
     """The intent of a text.
 
-    place: where something lies, and why; view: AP or PA; correct: it says what is there, too, or is not
-    free: something that only the network can be asked; refused: what denies, forbids or tells what to say; nothing: no
-    question at all
+    place: location of a finding, and the evidence for it; view: AP or PA; correct: presence or absence as a correction
+    free: a query for the network alone; refused: a denial, prohibition or instruction; nothing: no question at all
     """
 
     PRESENCE = "presence"
@@ -57,7 +56,7 @@ class Topic(StrEnum):
 class Query:
     """A parsed text.
 
-    findings, regions: keys of prompts; side: of the patient, None if the text names none
+    findings, regions: keys of prompts; side: the patient's side, None if the text names none
     denied: keys of the findings that a correction says are not there; `findings` are those that it says are
     prompt: the words for the network, if the report does not answer the text or answers it with a wider finding
     reason: why a text is refused, and what to do
@@ -246,7 +245,7 @@ def _topic(topics: list[Topic], *, has_finding: bool, has_region: bool) -> Topic
 
 @cache
 def _rules(prompts: PromptSet) -> Mapping[str, ClassRule]:
-    """Return how each pathology of a prompt set is spoken of: by its own names, and as its class of CheXpert."""
+    """Return the mention rule of each pathology of a prompt set: its own names and those of its CheXpert class."""
     known = class_rules()
     return {prompt.key: named_rule(names_of(prompt), known.get(prompt.key)) for prompt in _pathologies(prompts)}
 

@@ -64,7 +64,7 @@ class Reply:
     """The answer to a typed text.
 
     findings, boxes: its evidence: keys of prompts, and tracking UIDs in the order of the text
-    corrections: to confirm; nothing is corrected by a text
+    corrections: corrections to confirm; a text alone corrects nothing
     needs_network: a prompt for the network, because the stored answer does not contain the reply
     """
 

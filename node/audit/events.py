@@ -50,7 +50,7 @@ class AuditRule:
     """The message of one log event.
 
     action: C create, R read, U update, D delete, E execute; outcome: SUCCESS, MINOR or SERIOUS failure
-    reasons: the event leaves a message for these reasons only; empty: for any
+    reasons: the reasons for which the event leaves a message; empty: any
     """
 
     event: AuditCode

@@ -1,6 +1,6 @@
 """Exports what readers corrected as films with labels, which `models.train` reads; nothing of it names a patient.
 
-Each film is a line of JSON and a PNG, its upright picture. Only what a person said is a label: a finding that was
+Each film is a line of JSON and a PNG, its upright picture. Only a person's assessment is a label: a finding that was
 accepted, moved or added is there in its boxes, one that was rejected is not. Where one lies that was accepted without a
 box is not known. Patients are numbered by a key that is
 drawn for each export and not kept, so that films of one patient stay together and nobody can tell whose they are.
@@ -89,7 +89,7 @@ def _lines(
 
 
 def truth_of(film: AnsweredFilm, corrected: Film, prompt_set: PromptSet) -> JsonObject:
-    """Return what a reader said about a film in the form of `models.lab.training.labels`; empty if nothing is left.
+    """Return a reader's assessment of a film in the form of `models.lab.training.labels`; empty if none is left.
 
     corrected: the answer to it as readers corrected it
     """

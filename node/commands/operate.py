@@ -227,7 +227,7 @@ def reload(settings: Settings, path: Path) -> Iterator[str]:
     Processes of the same node on other machines get a line that names their machine; those that were started with
     another file, as several on one machine may be, get one that names the file.
 
-    settings: of that file, which must have no mistake
+    settings: the settings in that file, which must have no mistake
     Raises InputError if no process can be asked, ConfigError when one refuses the file, RetryLater without an answer.
     """
     running = list(processes.running(settings.storage))

@@ -14,7 +14,7 @@ from node.web.users import Role
 def change(path: Path, user: str, *, role: Role | None = None) -> str:
     """Set a password, typed twice or from the first line of piped standard input.
 
-    role: of a new user; for a known one only the role changes
+    role: the role of a new user; for a known one only the role changes
     Returns a message. Raises InputError.
     """
     if role is not None and path.exists() and user in passwords.users_in(path):

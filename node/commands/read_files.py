@@ -117,7 +117,7 @@ def read(
 
     A study is not read again if its results are intact and were made of the same files in the same way.
     character_set: see `header_reading.read_header`
-    kinds: of the objects to write
+    kinds: the kinds of objects to write
     with_searched: see `report_json.film_for_programs`
     on_file: called with each file and its outcome
     Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.

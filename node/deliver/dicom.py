@@ -319,7 +319,7 @@ def _associate(
 
 
 def application_entity(destination: DicomDestination, *, calling_aet: str, limit_seconds: float | None = None) -> AE:
-    """Return the entity that calls a destination; limit_seconds: for every step, instead of the limits of each."""
+    """Return the application entity for a destination; limit_seconds: limit of each step; None: the step's own."""
     entity = AE(ae_title=calling_aet)
     entity.connection_timeout = limit_seconds or _CONNECT_SECONDS
     entity.acse_timeout = limit_seconds or _ACCEPT_SECONDS

@@ -1,8 +1,8 @@
 """STOW-RS and QIDO-RS (PS3.18 10.5 and 10.6): one request per call, and the meaning of its answer.
 
 The bytes of the stored file are sent as they are. An archive that refuses an object often says why in a line of text or
-a page of HTML, and that line may quote the patient's name, number or dates. So of its text only the words of a closed
-list are told, in their order (`known_words`).
+a page of HTML, and that line may quote the patient's name, number or dates. So only words
+of a closed list are taken from its text, in their order (`known_words`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A server does all of a bundle or nothing. The status says whether it took it; beside an error the codes of its
 OperationOutcome say whether to send the bundle again. The codes are of a closed list (value set issue-type). The texts
-beside them may quote a patient's data, so nothing is told of them.
+beside them may quote a patient's data, so they are dropped.
 """
 
 from __future__ import annotations

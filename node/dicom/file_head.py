@@ -2,7 +2,7 @@
 
 PS3.10 7.1 wants a preamble and file meta information that begins with its length and names the object and its encoding.
 dcmtk and Orthanc read files without some of that, and so does this: what lacks is taken from the dataset. Only the
-native little-endian syntaxes can be told from a dataset itself (PS3.5 7.1).
+native little-endian syntaxes can be recognized from a dataset itself (PS3.5 7.1).
 """
 
 from __future__ import annotations

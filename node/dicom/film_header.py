@@ -65,8 +65,8 @@ class FilmHeader:
         neither can be read
     has_age: whether the header has PatientAge, with any value
     age_has_unit: false if PatientAge is a number alone, which was taken as years
-    field_width: of the film across the patient, in mm; None without a spacing
-    sex: of the patient, as written: M, F or O, if it keeps to the standard
+    field_width: the film's width in the patient, in mm; None without a spacing
+    sex: the patient's sex as written: M, F or O, if it keeps to the standard
     study_description, series_description, protocol_name: with U+FFFD where they could not be decoded
     """
 

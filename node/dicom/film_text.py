@@ -139,7 +139,7 @@ def settle(dataset: Dataset, *, site: str = "") -> tuple[Note, ...]:
 
 
 def declared_by(dataset: Dataset, inherited: CharacterSets | None = None) -> CharacterSets:
-    """Return the character sets that a header names; inherited: of the parent, for an item that names none."""
+    """Return the character sets that a header names; inherited: those of the parent, for an item that names none."""
     element = dataset.get_item(_CHARACTER_SET) if _CHARACTER_SET in dataset else None
     value = None if element is None else element.value
     if value is None and inherited is not None:
@@ -155,7 +155,7 @@ def declared_by(dataset: Dataset, inherited: CharacterSets | None = None) -> Cha
 def decode(
     value: bytes, declared: CharacterSets, *, is_name: bool, site: CharacterSets | None = None
 ) -> DecodedText | None:
-    """Decode the values of an element as one text; None if they cannot be decoded. is_name: of VR PN."""
+    """Decode the values of an element as one text; None if they cannot be decoded; is_name: whether the VR is PN."""
     if _ESCAPE in value:
         first = next(iter(declared.codecs), "ascii")
         text = _switching(value, first, delimiters=_NAME_DELIMITERS if is_name else _TEXT_DELIMITERS)

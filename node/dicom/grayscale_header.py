@@ -62,7 +62,7 @@ class GrayscaleHeader:
     """The attributes of the grayscale pipeline (PS3.4 N.2); a number that is absent or broken is None.
 
     modality_lut, voi_lut: the first of their sequence; None where the sequence has no item
-    window_center, window_width: of the first window (PS3.3 C.11.2.1.2)
+    window_center, window_width: the first window (PS3.3 C.11.2.1.2)
     has_window: whether the header has a center or a width, even if it is broken
     voi_lut_function: LINEAR, LINEAR_EXACT or SIGMOID, or any other text of the header, in upper case
     is_inverted: whether low values are bright: MONOCHROME1, or an INVERSE presentation LUT (PS3.3 C.11.6.1.2)

@@ -369,7 +369,7 @@ def _never(_tag: BaseTag, _vr: str | None, _length: int) -> bool:
 def _bounded(stop_when: StopWhen, file: object = None) -> StopWhen:
     """Count the elements of a dataset while it is read; raises ValueError above `_MOST_ELEMENTS`.
 
-    file: from which it is read, if that is a `_WithoutNul`
+    file: the file that it is read from, if that is a `_WithoutNul`
     """
     left = _MOST_ELEMENTS
 

@@ -55,7 +55,7 @@ class OverlayPlane:
     origin: row and column of its first bit on the film, counted from 1
     is_region: whether its bits are a region of interest instead of graphics
     packed: its bits row by row, the first in the lowest bit of a byte (PS3.5 8.1.2); None: they are in the pixel cells
-    position: of its bit in a pixel cell
+    position: number of its bit in a pixel cell
     """
 
     group: int
@@ -138,7 +138,7 @@ def _is_beside_gray(header: Dataset, *, allocated: int | None, position: int | N
 
 
 def drawn(planes: Sequence[OverlayPlane], shape: tuple[int, int], cells: npt.NDArray[np.integer] | None) -> Mask:
-    """Return where planes cover a film. Of a region of interest its outline is drawn, for it would hide the film.
+    """Return the mask of planes on a film. A region of interest is drawn as its outline, or it would hide the film.
 
     shape: rows and columns of the film
     cells: its pixel cells with all their bits; None if no plane lies in them
@@ -214,7 +214,7 @@ def _numbers(header: Dataset, shape: str) -> dict[str, Sequence[int]]:
 def _inside(shape: str, numbers: list[Sequence[int]], size: tuple[int, int]) -> Mask | None:
     """Return the pixels that a shape leaves visible, with those on its edge; None if it contradicts itself.
 
-    numbers: as in the header, where rows stand before columns and both are counted from 1
+    numbers: as in the header, row before column, both counted from 1
     """
     picture: npt.NDArray[np.uint8] = np.zeros(size, dtype=np.uint8)
     counts = [len(several) for several in numbers]

@@ -1,4 +1,4 @@
-"""Tells the webhooks of `[[notify]]` that a critical finding is present: once a study and finding, by a random link.
+"""Notifies the webhooks of `[[notify]]` of critical findings: once for each study and finding, by a random link.
 
 A notice is a file before its round goes on, so a crash loses none, and a repeated step makes no second one. A webhook
 that takes nothing is asked again until it takes the notice, or the study is gone. A notice is dropped if its finding is
@@ -41,7 +41,7 @@ _KEY_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A finding that a webhook is to be told of; study: stays on this node.
+    """A finding to notify a webhook of; study: stays on this node.
 
     finding: key of its prompt; title: its name; next_at: when to try again, in seconds since the epoch
     """

@@ -69,7 +69,7 @@ class QuestionAnswerer:
         """Answer each question separately, and store the answers.
 
         by: the user's name on this node, "" without sign-in; source: one of `metrics.QUESTION_SOURCES`
-        origins: of each question, if an object of a workstation contained them
+        origins: the origin of each question, if an object of a workstation contained them
         is_gone: whether the client has disconnected; then the questions leave the queue of the network unstored
         Raises InputError for a film that is not read, rejected, damaged or removed, for a box that does not fit and for
         words that are not asked, RetryLater if too many questions wait, AskerGone, and ModelLost.

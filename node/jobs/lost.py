@@ -118,7 +118,7 @@ class Attended:
             return workflow in self._running or workflow in self._returned
 
     def reason(self, workflow: str) -> str | None:
-        """Return how a workflow last ended, if it did not return."""
+        """Return the reason by which a workflow last ended, if it did not return."""
         with self._changed:
             return self._reasons.get(workflow)
 

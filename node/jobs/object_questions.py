@@ -197,7 +197,7 @@ class ObjectSteps:
 def objection(asked: QuestionObject, ae_title: str, settings: QuestionsSettings) -> str | None:
     """Return why the settings do not accept an object as a question; None if they do. The node's own never are.
 
-    ae_title: of the sender, "" if it has none
+    ae_title: the sender's AE title, "" if it has none
     """
     if asked.is_own:
         return "the node wrote this object"

@@ -188,7 +188,7 @@ def _is_held(lock: Path) -> bool:
 def signal_reload(published: JsonObject) -> bool:
     """Send SIGHUP to a process on this machine; return whether it still runs.
 
-    published: from `running`. If another process has its number by now, no signal is sent.
+    published: the entry from `running`. If another process has its number by now, no signal is sent.
     """
     pid = int(str(published["pid"]))
     try:

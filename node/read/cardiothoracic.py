@@ -26,7 +26,7 @@ _CODES: Final = ((codes.SCT.PosteroAnterior, View.PA), (codes.SCT.AnteroPosterio
 def describe(
     ratio: CardiothoracicRatio | None, header: FilmHeader, spacing: tuple[float, float] | None
 ) -> CardiothoracicRatio | None:
-    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: as `calibrated_spacing`.
+    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: see `calibrated_spacing`.
 
     An error that was never measured on such films goes first: then the number is meaningless.
     """

@@ -66,7 +66,7 @@ class Request(TypedDict):
 class Answer(TypedDict, total=False):
     """A child's reply: why there are no pixels, or the layout of those in shared memory, see `StoredPixels`.
 
-    input: the message of an InputError; number: of an error of the disk
+    input: the message of an InputError; number: errno of a disk error
     """
 
     reason: str
@@ -179,7 +179,7 @@ def _shared(cells: Cells, shared: int) -> Answer:
 
 
 def count_picture_pixels(path: Path) -> int:
-    """Return how many pixels the head of a picture declares. Raises InputError."""
+    """Return the number of pixels in the header of a picture. Raises InputError."""
     with _opened(path) as image:
         return image.width * image.height
 

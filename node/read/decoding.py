@@ -230,7 +230,7 @@ def _thumbnail(dataset: Dataset, picture: StoredPicture, cells: Cells) -> Thumbn
 
 
 def _marks(dataset: Dataset, cells: Cells, *, hiding: OverlayPlane | None) -> Mask | None:
-    """Return where the overlay planes of a film draw; None if it has none. hiding: the plane of a bitmap shutter."""
+    """Return the mask of the overlay planes of a film; None if it has none. hiding: the plane of a bitmap shutter."""
     planes = [plane for plane in overlays.find_planes(dataset) if plane != hiding]
     rows, columns = cells.shape
     return overlays.drawn(planes, (rows, columns), cells) if planes else None
@@ -259,7 +259,7 @@ def sides_known(film_header: FilmHeader) -> bool:
 def framing_of(film_header: FilmHeader, *, columns: int, rows: int, analyzed: Box, middle: float | None) -> Framing:
     """Return the framing of a film that was read before.
 
-    columns, rows: of the stored film; analyzed: the square on the stored film; middle: as in `Framing.about`
+    columns, rows: the stored film's size; analyzed: the square on the stored film; middle: as in `Framing.about`
     """
     turn = _turn(film_header) or Turn()
     across, down = (rows, columns) if turn.transpose else (columns, rows)
@@ -338,7 +338,7 @@ class _Depth(NamedTuple):
 
 
 def _depth(pixels: PixelFormat) -> _Depth:
-    """Return which bits hold the value. Raises Undecodable for impossible bits."""
+    """Return the bits that hold the value. Raises Undecodable for impossible bits."""
     bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
     if bits is None or allocated is None or allocated > _MOST_ALLOCATED or not 1 <= bits <= min(allocated, 16):
         raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")

@@ -33,7 +33,7 @@ class Answered:
     """The result for one object: a film with its answer, or film=None when the object is left alone.
 
     dataset: the object without its pixels; the writers of outputs copy from it
-    thumbnail: of a film that was read
+    thumbnail: the thumbnail of a film that was read
     """
 
     dataset: Dataset

@@ -250,7 +250,7 @@ def _tracking_uid(source: str, key: str, box: Box, model: ModelIdentity) -> str:
 
 
 def locate(boxes: Sequence[Box], regions: Mapping[str, Box]) -> Evidence:
-    """Return the region that one of the boxes overlaps most, by IoU, and the share of it that all boxes cover.
+    """Return the region with the highest IoU with one of the boxes, and the share of it that all boxes cover.
 
     IoU, not the common area alone: a small region that fits says more than a large one that contains everything. A box
     that reaches far into other regions, such as that of a whole lung, lies in no one region.
@@ -285,7 +285,7 @@ def covered(region: Box, boxes: Sequence[Box]) -> float:
 
 
 def iou(first: Box, second: Box) -> float:
-    """Return the overlap of two boxes, 0..1: their common area as a share of the area that either covers."""
+    """Return the IoU of two boxes, 0..1."""
     common = _common(first, second)
     if common is None:
         return 0.0

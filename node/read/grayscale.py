@@ -220,7 +220,7 @@ def through_window(values: FloatTable, *, center: float, width: float, function:
 
 
 def window_of(header: GrayscaleHeader, levels: Levels) -> Window:
-    """Return the window with which `displayed` shows a film; for a VOI LUT, the range of values that it tells apart.
+    """Return the window with which `displayed` shows a film; for a VOI LUT, the range of values that it distinguishes.
 
     Raises ValueError for a LUT that cannot be used.
     """

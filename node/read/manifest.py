@@ -22,7 +22,7 @@ class FilmRule:
     """A model's requirements on a film, as in `RadiographReader`.
 
     measured: keys of the findings with a measured threshold, not left out
-    left_out: keys of the findings that the model never reports on films of people
+    left_out: keys of the findings that the model never reports on patient films
     """
 
     gray: str
@@ -33,7 +33,7 @@ class FilmRule:
 
 
 def not_calibrated(directory: Path, prompts: PromptSet, *, reader: str = CHEX) -> str | None:
-    """Name the pathologies without a threshold measured on films of people, and the command that measures one.
+    """Name the pathologies without a threshold measured on patient films, and the command that measures one.
 
     Returns None if there are none, and for another network than ChEX; those that the model leaves out do not count.
     Raises InputError if the manifest cannot be read.
@@ -61,7 +61,7 @@ def read_change_error(directory: Path, *, reader: str = CHEX) -> ChangeError | N
 
 
 def read_threshold_changes(directory: Path) -> str:
-    """Return which thresholds were chosen again, the last first; "" if none was, or there is no manifest."""
+    """Return the thresholds that were chosen again, the last first; "" if none was, or there is no manifest."""
     try:
         history = _read(directory).history
     except InputError:
@@ -71,11 +71,11 @@ def read_threshold_changes(directory: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """From which probabilities a finding is possible, and present, on a patient film: those that reports state.
+    """The probabilities from which reports call a finding on a patient film possible, and present.
 
     possible: None if the model leaves the finding out
     present: None if it is never present, because it is left out, or its threshold is not trusted
-    is_measured: whether it was measured on films of people
+    is_measured: whether it was measured on patient films
     """
 
     prompt: str

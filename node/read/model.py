@@ -260,7 +260,7 @@ class RadiographReader:
         sentences: SentenceRule,
         unmeasured_ratio: bool,
     ) -> None:
-        """Read by an open network; hashes: of its weights and of their settings."""
+        """Read by an open network; hashes: those of its weights and of their settings."""
         self._network = network
         self._trusted: Trusted = trusted
         self.gray = str(network.gray)

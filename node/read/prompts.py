@@ -1,7 +1,7 @@
 """Prompt sets: the questions for the network, and the codes with which its answers are reported.
 
 A set is one TOML file: a `version`, and `[[prompts]]` tables in the order of the questions. Every output contains the
-hash of the file's bytes, so that readings with different questions can be told apart. Codes are written as
+hash of the file's bytes, so that readings with different questions can be distinguished. Codes are written as
 `[value, scheme, meaning]`.
 """
 

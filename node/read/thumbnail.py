@@ -31,7 +31,7 @@ class Thumbnail:
 
 
 def step_of(shape: tuple[int, ...]) -> int:
-    """Return which pixels of a film with so many rows and columns its thumbnail has."""
+    """Return `Thumbnail.step` for a film of this shape, (rows, columns)."""
     return max(1, min(shape) // _FINEST, math.isqrt(math.prod(shape) // _MOST_PIXELS))
 
 

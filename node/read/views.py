@@ -87,7 +87,7 @@ def confirm(decision: Decision, tag: TaggedView | None, picture: ViewReading | N
 def doubt_of(picture: ViewReading | None, notes: Collection[Note]) -> Doubt | None:
     """Return the doubt that applies to every finding of a film; None if there is none.
 
-    notes: of the film, with those of `notes_of`. A picture that is not frontal needs no header to be in doubt.
+    notes: the film's notes, with those of `notes_of`. A picture that is not frontal needs no header to be in doubt.
     """
     if picture is not None and not picture.is_frontal:
         return "other_view"

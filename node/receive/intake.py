@@ -80,7 +80,7 @@ class Intake:
     ) -> Kept:
         """Store a complete object, synced, and hand its study on.
 
-        sop_instance_uid: as announced before the object; size: of its dataset in bytes
+        sop_instance_uid: as announced before the object; size: dataset size in bytes
         is_stat: whether its study is to be read first
         sender: its `calling_aet` and `host` for the log; empty for a request over HTTP, which its user is logged for
         Raises Refused when the object cannot be stored.

@@ -49,9 +49,9 @@ _MOST: Final = 256
 class RoundFilms:
     """The answers to the objects of a round, by file.
 
-    answers: to its films; none to an object that is left alone, or that a note rejects
-    headers: as received, of these films, and of undamaged objects that a note rejects
-    thumbnails: of films that were read just now
+    answers: the answers to its films; none to an object that is left alone, or that a note rejects
+    headers: the received headers of these films, and of undamaged objects that a note rejects
+    thumbnails: those of films that were read just now
     """
 
     answers: Mapping[str, Film]
@@ -135,7 +135,7 @@ class FilmReader:
     def key(self, file: str) -> str:
         """Return the key of the reading of a file by this program version, model and prompt set.
 
-        The notes on its text depend on the character set of the site, too.
+        It covers the site's character set, too, because the film's notes on its header text depend on it.
         """
         own = filter(None, (self.spool.character_set,))
         return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256, *own)

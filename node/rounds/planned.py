@@ -53,7 +53,7 @@ def again(study_uid: str, mark: RoundMark) -> Round:
 
 
 def known_to(plan: Round, facts: StudyFacts) -> StudyFacts:
-    """Return the facts as of a round's plan, whenever it is written: later arrivals are left out.
+    """Return the facts at the time of a round's plan, without later arrivals, whenever it is written.
 
     The marks are those of the rounds before it. The answers that were sent stay: their objects are named in its notes.
     """

@@ -31,7 +31,7 @@ _PARKED: Final = (Reason.DAMAGED, Reason.INTERRUPTED, Reason.READER_FAILED)
 class AnsweredPart:
     """The answers to the films of one patient and one accession number.
 
-    headers, files, thumbnails: of every film of the report, by SOP Instance UID; thumbnails: see `RoundFilms`
+    headers, files, thumbnails: those of every film of the report, by SOP Instance UID; thumbnails: see `RoundFilms`
     identity: whom and which request the films name
     patients: who the patient is, by all numbers that the films name
     is_only_number: whether no other part is of this patient
@@ -60,10 +60,10 @@ class AnsweredPart:
 class Answers:
     """The answers of a round.
 
-    report: on all films of the round; outputs are written for each of its parts
+    report: the report on all films of the round; outputs are written for each of its parts
     parts: its parts, one or several; none if the report has no film
-    headers: of all films, also of those that a note rejects, by SOP Instance UID
-    identities: of all these films
+    headers: those of all films, rejected ones included, by SOP Instance UID
+    identities: those of all these films
     parked: file names of the parked films, with the reason
     nobodys: see `parts.divide`
     """
@@ -144,7 +144,7 @@ def _parts(
     headers: Mapping[str, Dataset],
     whole: Division,
 ) -> Iterator[AnsweredPart]:
-    """Yield the parts of a report; headers, whole: of all films, also of those that a note rejects."""
+    """Yield the parts of a report; headers, whole: those of all films, rejected ones included."""
     files = {film.source: file for file, film in films.answers.items()}
     paths = {uid: facts.folder / file for uid, file in files.items()}
     numbers = Counter(part.patient for part in division.parts)

@@ -161,7 +161,7 @@ class _PageThread:
     async def answer(self, request: Request, compute: Callable[[], Response], *, form: str) -> Response:
         """Return the computed page, or the reason why there is none: 503 when it takes too long, 500 when it fails.
 
-        form: of the page; requests for the same form get the same content
+        form: the page's form; requests for the same form get the same content
         """
         turn = self._turn(compute, form)
         page = asyncio.shield(turn)
@@ -245,7 +245,7 @@ def _metrics_page(metrics: Metrics, accept: str) -> Response:
 
 
 async def _wait_for_disconnect(request: Request) -> None:
-    """Return when the client has closed the connection. Ignore the body that it may send before."""
+    """Wait until the client has closed the connection. Ignore the body that it may send before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

@@ -245,7 +245,7 @@ class Submitter:
 
 @contextmanager
 def opening(key: str, host: str, port: int) -> Iterator[None]:
-    """Turn a failure to open an address into an InputError that names the setting; key: of the port."""
+    """Turn a failure to open an address into an InputError that names the setting; key: the port's setting."""
     table = key.split(".")[0]
     try:
         yield

@@ -48,7 +48,7 @@ def reload(
 ) -> Settings:
     """Read the settings file again, put it to use or refuse it, and record which; returns the settings in force.
 
-    model: in use; None in a process that does not read
+    model: the model in use; None in a process that does not read
     use_model: is called with the same reader and other prompts, and cannot fail
     """
     old, process = shared.settings, shared.process

@@ -150,7 +150,7 @@ def open_working(
 
 
 def writers_of(settings: Settings, process: Process) -> int:
-    """Return how many processes write objects for this one."""
+    """Return the number of writer processes for this process; 0 if it does not read."""
     return batches.count_of(settings.report.writers) if process.reads else 0
 
 
@@ -276,7 +276,7 @@ def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
 class LedgerFiller(Periodic):
     """Looks at once, and then every hour until closed.
 
-    prompts: returns those in use; zone: of the site
+    prompts: returns those in use; zone: the site's time zone
     with_patients: whether somebody may see patients (`HttpSettings.shows_patients`)
     """
 

@@ -72,7 +72,7 @@ _LONG: Final = 6
 """Characters of a measured number that is hardly by chance one of the patient's."""
 _UNKNOWN: Final = ("261665006", "SCT", "Unknown")
 OLDEST: Final = 90
-"""An age above it is told as this one."""
+"""The highest age that leaves; a higher one is given as this one."""
 _NAMING: Final = frozenset("LO PN SH SQ".split())
 _REQUIRED_TIMES: Final = ("ContentTime", "PresentationCreationTime")
 _MIDNIGHT: Final = "000000"
@@ -87,7 +87,7 @@ _Tag = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """Whom an exported object is about: pseudonym, age in completed years if it is known, sex as the film says it."""
+    """The patient of an exported object: pseudonym, age in completed years if it is known, sex as the film says it."""
 
     pseudonym: str
     age: int | None
@@ -95,7 +95,7 @@ class Person:
 
 
 def person_of(header: Dataset, pseudonym: str) -> Person:
-    """Return what stays of the patient of a film."""
+    """Return the de-identified patient of a film."""
     found = parse_header(header)
     return Person(pseudonym=pseudonym, age=found.age_years, sex=found.sex if found.sex in ("M", "F", "O") else "")
 
@@ -275,7 +275,7 @@ def _clean(made: Dataset, person: Person, pseudonyms: Pseudonyms, *, has_readers
 
 @cache
 def _profile() -> Mapping[_Tag, _Action]:
-    """Return what the profile does with each attribute; of repeating groups no object has one (`_KEPT`, `output`)."""
+    """Return the profile's action for each attribute; no object has an attribute of a repeating group."""
     return {tag: action for tag, action in initialize_actions(PROFILE).items() if len(tag) == 2}
 
 

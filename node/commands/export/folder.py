@@ -73,7 +73,7 @@ class Export:
 def export(settings: Settings, out: Path, *, since: date, tell: Callable[[str, int, int], None]) -> Export:
     """Export every film that came since a day, in the zone of the site; the same command again goes on.
 
-    tell: is told how many studies are done, of how many
+    tell: called with the numbers of finished and of all studies
     Raises InputError for a folder that is not empty, or another export's, NodeError if a file cannot be written.
     """
     directory = settings.storage.directory
@@ -100,7 +100,7 @@ def export(settings: Settings, out: Path, *, since: date, tell: Callable[[str, i
 
 @contextmanager
 def _claimed(out: Path, *, mark: str) -> Iterator[None]:
-    """Hold a folder that is empty, or has this export unfinished; mark: of the node and the export."""
+    """Hold a folder that is empty, or has this export unfinished; mark: identifies the node and the export."""
     files.make_folder(out)
     marker = out / UNFINISHED
     is_empty = not any(path.name != UNFINISHED for path in out.iterdir())

@@ -39,7 +39,7 @@ class Pseudonyms:
         return self._digest(*said).hex()[:16]
 
     def patient(self, part: Part, study_uid: str) -> str:
-        """Return the patient of a part of a study; without a number, patients are told apart within the study alone."""
+        """Return the patient of a part of a study; without a number, patients differ within the study alone."""
         return self.name("patient", *(() if part.identity.number else (study_uid,)), *part.patient)
 
     def uid(self, uid: str) -> str:
