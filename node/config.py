@@ -62,7 +62,7 @@ REMOVED: Final[Mapping[str, str]] = {
     "storage.s3": "snapshots of the volume, or restic (docs/operate/backup.md)",
     "trace": "the log, which says how many seconds each film, round and delivery took",
 }
-"""By full key, without the number of a table: what serves instead of a key that this program once had."""
+"""The replacement of each removed key, by full key without the number of a table."""
 LOG_FORMATS = ("auto", "json", "console")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -119,7 +119,7 @@ class StorageSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """When a study counts as complete: after `quiet_seconds` without a new film, at the latest after `max_seconds`.
+    """The completion of a study: after `quiet_seconds` without a new film, at the latest after `max_seconds`.
 
     stat_seconds: a STAT study is read before studies that arrived up to so many seconds earlier
     """
@@ -135,7 +135,7 @@ class StudySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionsSettings:
-    """How long a reader's corrections wait for the next one, in the same study, before a report follows them all.
+    """The wait of a reader's corrections for the next one in the study, before a report follows them all.
 
     quiet_seconds: 0 for a report after each of them
     """
@@ -147,8 +147,8 @@ class CorrectionsSettings:
 class SiteSettings:
     """The hospital: DICOM times are local time.
 
-    character_set: of films whose text is neither in the set that they name nor in UTF-8; a defined term, empty for none
-    no_patient_ids: what stands for the number of a patient whose number is not known, however it is capitalized
+    character_set: for film texts that are neither in their declared set nor UTF-8; a defined term, empty for none
+    no_patient_ids: placeholders in Patient ID of patients whose number is not known, in any capitalization
     """
 
     timezone: TimeZone = UNSET_ZONE
@@ -157,7 +157,7 @@ class SiteSettings:
 
     @property
     def nobodys(self) -> frozenset[str]:
-        """Return `no_patient_ids` as `domain.is_nobodys` compares them."""
+        """`no_patient_ids` in the form that `domain.is_nobodys` compares."""
         return frozenset(number.strip().casefold() for number in self.no_patient_ids)
 
     @property
@@ -167,7 +167,7 @@ class SiteSettings:
 
     @property
     def is_zone_left(self) -> bool:
-        """Whether the time zone is the default, which says nothing of the site."""
+        """Whether the time zone was not set."""
         return self.timezone == UNSET_ZONE
 
 
@@ -177,11 +177,11 @@ CHEX: Final = "chex"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSettings:
-    """Which weights, which network reads with them, which runtime, how many threads (0: all cores), which prompt set.
+    """The model directory, its reader and runtime, the number of threads (0: all cores), and the prompt set.
 
-    reader: `chex`, the name of an installed reader, or `package.module:function`; engine and precision are of `chex`
-    precision: of the sentence generator; float16 on a GPU, int8 on a CPU
-    uncalibrated: whether a threshold that was not measured on real films is for review only, or accepted
+    reader: `chex`, the name of an installed reader, or `package.module:function`; engine and precision are for `chex`
+    precision: that of the sentence generator; float16 on a GPU, int8 on a CPU
+    uncalibrated: whether a threshold that was not measured on patient films is for review only, or accepted
     uncompared: whether a model that nobody has compared with the one in use is refused, or accepted
     """
 
@@ -202,19 +202,19 @@ class ModelSettings:
 
     @property
     def trusted(self) -> Literal["real", "any"]:
-        """Which thresholds may call a finding present: those measured on real films, or any."""
+        """The thresholds by which a finding may be present: those measured on patient films, or any."""
         return "any" if self.uncalibrated == "accept" else "real"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
-    """Which sentences leave: those that say what was decided (`checked`), or all as generated (`raw`), for research.
+    """The sentences of reports: those that agree with the decisions (`checked`), or all as generated (`raw`).
 
-    denials: whether sentences that deny what is below a measured threshold are withheld, or leave with a mark
+    denials: whether sentences that deny a finding below its measured threshold are withheld, or leave with a mark
     cardiothoracic_ratio: whether the ratio is sent, if the model states its error
-    unmeasured_ratio: whether there is one, too, if that error was measured on phantoms alone, or not at all
-    searched: whether report.json says where the network looked for findings that it does not report
-    writers: processes that write objects; 0: the node's own alone; unset: by the processors that it may use
+    unmeasured_ratio: whether it is also sent if that error was measured on phantoms alone, or not at all
+    searched: whether report.json has the boxes where the network searched for findings that it does not report
+    writers: number of processes that write objects; 0: the node itself writes; unset: by the number of processors
     """
 
     sentences: Literal["checked", "raw"] = "checked"
@@ -230,15 +230,16 @@ class ReportSettings:
 
     @property
     def rule(self) -> SentenceRule:
-        """Which sentences of the network leave."""
+        """The rule for the network's sentences."""
         return "marked" if self.denials == "marked" else self.sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionsSettings:
-    """Which stored objects of workstations are questions: those that fit every list that is set; without a list none.
+    """The workstation objects that are questions: those that match every list that is set; without a list none.
 
-    creators: manufacturers or persons; labels: labels or descriptions; without case; wait_minutes: for the film
+    creators: manufacturers or persons; labels: labels or descriptions; both compared without case
+    wait_minutes: the longest wait for the question's film
     """
 
     ae_titles: Several[AeTitle] = ()
@@ -263,9 +264,9 @@ class OrdersTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersSettings:
-    """Where orders are received by MLLP, and from which IP addresses. Port 0 takes any free port.
+    """The address that receives orders by MLLP, and the senders' IP addresses. Port 0 takes any free port.
 
-    character_set: of messages that name none in MSH-18; a name of HL7 table 0211, empty for ASCII
+    character_set: the set of messages that name none in MSH-18; a name of HL7 table 0211, empty for ASCII
     """
 
     host: NotBlank = "127.0.0.1"
@@ -276,15 +277,15 @@ class OrdersSettings:
 
 
 ServerTlsTable: TypeAlias = ServerTlsSettings | OrdersTlsSettings | HttpTlsSettings
-"""What a port needs for TLS. A form with a `ca` requires a certificate from every caller."""
+"""The TLS table of a port. A form with a `ca` requires a certificate from every caller."""
 
 TlsTable: TypeAlias = ServerTlsTable | TlsSettings
-"""What a port or a destination needs for TLS; the last form is for a client."""
+"""The TLS table of a port or a destination; the last form is for a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """How log lines look (`auto`: for people on a terminal, else JSON), and the least level that is written."""
+    """The format of log lines (`auto`: for people on a terminal, else JSON), and the least level that is written."""
 
     format: Annotated[str, one_of(*LOG_FORMATS)] = "auto"
     level: Annotated[str, one_of(*LOG_LEVELS)] = "info"
@@ -316,7 +317,7 @@ class WebhookSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertsSettings:
-    """Where alerts go; after_seconds: how long something must be wrong, or good again, before it is told."""
+    """The webhook of alerts; after_seconds: how long a trouble must last, or be over, before its alert is sent."""
 
     after_seconds: Annotated[float, between(0.05, 86400.0)] = 60.0
     webhook: WebhookSettings
@@ -324,7 +325,7 @@ class AlertsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifySettings(WebhookSettings):
-    """A webhook that is told of critical findings; pages: the address of this node for people."""
+    """A webhook for notices of critical findings; pages: the address of this node's pages, for links."""
 
     name: NotBlank
     pages: WebUrl

@@ -21,7 +21,7 @@ _GiveUpHours = Annotated[float, between(0.001, 8760.0)]
 
 TypeName = Annotated[str, Rule(lambda name: TYPES.complaint(name))]
 Outputs = Several[Annotated[str, Rule(OUTPUTS.complaint)]]
-"""`type`, and `outputs` of a destination that gets DICOM objects."""
+"""The values of `type`, and of `outputs` for DICOM objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class DestinationSettings(Protocol):
 
     @property
     def give_up_hours(self) -> float:
-        """How long an output is tried."""
+        """The time, in hours, after which a delivery that fails is parked."""
 
     @property
     def tls(self) -> TlsSettings | None:
@@ -118,7 +118,7 @@ class Hl7Destination:
 class WebDestination:
     """Common settings of destinations over HTTP.
 
-    url: of its service; https without `tls` trusts the authorities of the system
+    url: the base URL of its service; https without `tls` trusts the authorities of the system
     token_file: holds a bearer token; login_file: holds USER:PASSWORD for basic authentication; read for each request
     """
 
@@ -138,7 +138,7 @@ class WebDestination:
             yield "tls: the url begins with http:, so no TLS is used; write https:"
         for key in ("token_file", "login_file"):
             if not self.is_secured and getattr(self, key) is not None and not is_loopback(self.host):
-                yield f"{key}: what it holds is sent over TLS only; write https: in the url"
+                yield f"{key}: its content is sent over TLS only; write https: in the url"
         if self.token_file is not None and self.login_file is not None:
             yield "login_file: the service asks for a token or a login; name one of the two files"
 
@@ -230,7 +230,7 @@ class DestinationTable(Mapping[str, DestinationSettings]):
         self.replace(destinations)
 
     def replace(self, destinations: Iterable[DestinationSettings]) -> None:
-        """Put other destinations in force."""
+        """Replace all destinations."""
         self._by_name = {destination.name: destination for destination in destinations}
 
     def __getitem__(self, name: str) -> DestinationSettings:
@@ -252,6 +252,6 @@ class DestinationTable(Mapping[str, DestinationSettings]):
 
 
 def kinds_of(destinations: Iterable[DestinationSettings]) -> frozenset[str]:
-    """Return the kinds of objects that destinations get; without destinations, those on pages."""
+    """Return the kinds of outputs that destinations get; without destinations, the default ones, shown on pages."""
     named = [destination.outputs for destination in destinations] or [DEFAULT_OUTPUTS]
     return frozenset(kind for outputs in named for kind in outputs)

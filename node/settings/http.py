@@ -20,13 +20,13 @@ class HttpTlsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OidcSettings:
-    """Single sign-on by an OpenID Connect provider, and which of its groups have which role; no other gets in.
+    """Single sign-on by an OpenID Connect provider; users in neither list of groups are refused.
 
-    issuer: as the provider writes it in its tokens; its own server alone is called
+    issuer: the provider, as in its tokens; only its own server is called
     client_secret_file: holds the secret in one line, and is read at each sign-in
-    scopes: to ask for beside `openid` and `profile`, where the provider names groups only then
-    groups_claim: of the ID token
-    ca: trusted beside the authorities of the system
+    scopes: scopes beside `openid` and `profile`, for a provider that names groups only then
+    groups_claim: the claim of the ID token that lists groups
+    ca: an authority trusted beside the authorities of the system
     """
 
     issuer: WebUrl
@@ -58,7 +58,7 @@ class HttpSettings:
     probe_port: one more port, for `/metrics`, `/live` and `/ready` alone, with its own thread
     hosts: names by which the node is reached, in addition to its address; a request for another name is refused
     trusted_proxy: addresses of reverse proxies, whose `user_header` names the user, if it is set
-    role_header: in which a proxy names the user's roles or groups; those of `administrator_roles` make an administrator
+    role_header: the header with the user's roles or groups; those of `administrator_roles` make an administrator
     show_patient: whether everybody on this machine sees patients where no users are set
     """
 
@@ -89,9 +89,9 @@ class HttpSettings:
             )
         if self.trusted_proxy and not self.knows_users:
             remedy = "name its http.user_header, or set http.password_file or http.oidc"
-            yield f"trusted_proxy: tells no users apart; {remedy}"
+            yield f"trusted_proxy: does not identify users; {remedy}"
         if self.role_header and not self.user_header:
-            yield "role_header: is of a user whom the proxy names; name the http.user_header, too"
+            yield "role_header: has the roles of the user in http.user_header; name that header, too"
         if bool(self.role_header) != bool(self.administrator_roles):
             yield "administrator_roles: belong to http.role_header; set both or neither"
         if not self.is_local and self.tls is None and not self.trusted_proxy:

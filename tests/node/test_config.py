@@ -197,7 +197,7 @@ def test_a_destination_is_what_its_type_says(tmp_path: Path) -> None:
         ("https://pacs.example/?a=b", ["destinations[2].url: must be https://HOST:PORT/PATH"]),
         (
             "http://pacs.example/",
-            ["destinations[2].tls: the url begins", "destinations[2].token_file: what it holds is sent"],
+            ["destinations[2].tls: the url begins", "destinations[2].token_file: its content is sent"],
         ),
         ("http://127.0.0.1:8042/", ["destinations[2].tls: the url begins"]),
     ],
