@@ -73,7 +73,7 @@ class BegunWork(Turns):
 
 
 def count(path: Path) -> int:
-    """Return how often a process ended during this work since the work last returned. Raises OSError."""
+    """Return the number of process ends during this work since the work last returned. Raises OSError."""
     try:
         return int(path.read_bytes())
     except (FileNotFoundError, ValueError):

@@ -46,9 +46,9 @@ class Correction:
     id: 32 hexadecimal digits
     film: SOP Instance UID
     prompt: key of the finding; "" only for WITHDRAW
-    tracking_uid: of the box that MOVE replaces
-    box: of MOVE and ADD, in pixels of the stored film
-    text: of REWORD
+    tracking_uid: for MOVE, that of the replaced box
+    box: for MOVE and ADD, in pixels of the stored film
+    text: for REWORD, the new sentence
     withdraws: id of the correction that WITHDRAW takes back
     at: aware UTC; by: the reader's name on this node, "" if the node does not ask for one
     source: page or api

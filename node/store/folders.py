@@ -58,7 +58,7 @@ class Folders:
     def of(self, folder: Path) -> Iterator[Callable[[Path], None]]:
         """Hold the lock for creating, renaming and removing folders of a study; yields a function like `make`.
 
-        folder: of the study or within it, or another one below the directory
+        folder: the study's folder, one within it, or another one below the directory
         Raises OSError.
         """
         key = "/".join(folder.relative_to(self._directory).parts[:2])

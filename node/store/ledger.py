@@ -55,7 +55,7 @@ class Parked:
 class DeliveryRecord:
     """The ledger's record of a delivery.
 
-    failures: how often its destination reported that it cannot keep the output; reason: of the last time
+    failures: how often its destination reported that it cannot keep the output; reason: the last reason
     unclear: how often its destination's answer left open whether it took the output, since it was last parked
     """
 

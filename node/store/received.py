@@ -137,7 +137,7 @@ def newest_reading(
 ) -> tuple[datetime, JsonObject] | None:
     """Return the newest reading of this version of an object, with its time; None if there is none.
 
-    readings: of the object's study, oldest first
+    readings: readings of the object's study, oldest first
     """
     return next((found for found in reversed(readings) if found[1].get("file") == instance.path.name), None)
 

@@ -199,11 +199,11 @@ class Spool:
         self._writing(study_uid).unlink(missing_ok=True)
 
     def interrupted_writings(self, study_uid: str) -> int:
-        """Return how often the process ended while it wrote a study's outputs, since that last completed."""
+        """Return the number of process ends while writing a study's outputs, since that last completed."""
         return begun.count(self._writing(study_uid))
 
     def interrupted_readings(self, study_uid: str, key: str) -> int:
-        """Return how often the process ended while it read a film, since a reading of the film last returned."""
+        """Return the number of process ends while reading a film, since a reading of the film last returned."""
         return begun.count(self._attempts(study_uid, key))
 
     def count_begun_readings(self, study_uid: str) -> int:
@@ -323,7 +323,7 @@ class Spool:
         return _has_unread(self._folder(study_uid))
 
     def releases(self, study_uid: str) -> list[Release]:
-        """Return which corrections of a study may be sent, with the time of each release."""
+        """Return the corrections of a study that may be sent, with the time of each release."""
         return list(correction.releases_in(self._folder(study_uid)))
 
     def sweep(self, *, is_shared: bool = False) -> int:

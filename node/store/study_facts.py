@@ -34,11 +34,11 @@ REASONS: Final = {"113001": "quality", "113037": "patient_safety", "113038": "wo
 class StudyFacts:
     """The spool's content of one study at one moment.
 
-    folder: of its received objects
+    folder: the folder of its received objects
     instances: the newest version of each received object, in order of arrival
     rounds: the marks of its finished rounds, oldest first
     notes: rejection notes among all versions of its received objects, by file name
-    corrections: of radiologists; waiting: ids of those that may not be sent yet
+    corrections: radiologists' corrections; waiting: ids of those that may not be sent yet
     answers: sent by people, in that order
     readings: the requested stored answers about films, by key
     """
@@ -184,7 +184,7 @@ def require_valid(spool: Spool, film: Instance) -> None:
 def count_new(facts: StudyFacts) -> Counter[str]:
     """Count by reason the films that a round's notes reject and no earlier round has; unknown films count.
 
-    facts: of the round
+    facts: the facts of the round
     """
     counted: Counter[str] = Counter()
     for note, films in facts.new_notes():

@@ -262,7 +262,7 @@ class ReviewRow:
     """A film that waits for review.
 
     film: its SOP Instance UID; reason: one of `metrics.ReviewReason`
-    urgency: of its most urgent finding that waits (`outputs.vocabulary`)
+    urgency: that of its most urgent waiting finding (`outputs.vocabulary`)
     received_at: seconds since the epoch
     """
 

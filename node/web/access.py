@@ -91,7 +91,7 @@ class Access:
         return _Protection(application, self, proxies=self._settings.trusted_proxy)
 
     async def admit(self, request: Request) -> User | None:
-        """Return who sends a request; None for a public path. Raises Forbidden."""
+        """Return the user of a request; None for a public path. Raises Forbidden."""
         if not self._settings.serves_pages:
             raise Forbidden(403, "closed", f"this address serves only /metrics, /live and /ready; {_USERS}")
         self._check_way(request)

@@ -68,7 +68,7 @@ def list_studies(
     state: State = "",
     q: Annotated[str, Query(pattern=r"^[0-9.]*$", max_length=64, description="digits of the UID")] = "",
     finding: Annotated[str, Query(pattern=r"^[a-z0-9_]*$", max_length=64, description="key of a prompt")] = "",
-    destination: Annotated[str, Query(max_length=200, description="that has deliveries of the study")] = "",
+    destination: Annotated[str, Query(max_length=200, description="destination with deliveries of the study")] = "",
     limit: Annotated[int, Query(ge=1, le=_MOST_LISTED)] = 50,
     offset: Annotated[int, Query(ge=0, le=10_000_000)] = 0,
 ) -> Worklist:
@@ -124,7 +124,7 @@ def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
 async def watch(
     parts: Parts,
     request: Request,
-    study: Annotated[str | None, Query(pattern=UID_PATTERN, max_length=64, description="of questions")] = None,
+    study: Annotated[str | None, Query(pattern=UID_PATTERN, max_length=64, description="whose questions")] = None,
 ) -> Response:
     """Send the event `studies` whenever the worklist has changed, or something was asked about a study."""
     return _EventStream(parts, request, study)

@@ -35,7 +35,7 @@ _PART_OF_LINE: Final = re.compile(rb"(?:-|--)?[ \t]*\r?")
 class BodyLimit:
     """Refuses a request whose body is too long with 413, by its header if possible, else while it arrives.
 
-    limits: of some paths in bytes; all others take 256 KiB
+    limits: the largest bodies in bytes, by path; all others take 256 KiB
     """
 
     def __init__(self, application: ASGIApp, *, limits: Mapping[str, int]) -> None:

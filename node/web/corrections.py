@@ -36,9 +36,9 @@ class WhatIsCorrected(BaseModel):
     """
 
     kind: CorrectionKind
-    id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="drawn by the client, to ask again safely")
+    id: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="random id from the client, for safe retries")
     prompt: str = Field(default="", max_length=64, pattern=r"^[a-z0-9_]*$", description="key of the finding")
-    tracking_uid: str = Field(default="", max_length=64, pattern=r"^[0-9.]*$", description="of the box that moves")
+    tracking_uid: str = Field(default="", max_length=64, pattern=r"^[0-9.]*$", description="UID of the moved box")
     box: Edges = None
     text: str = Field(default="", max_length=_LONGEST_TEXT, description="the sentence")
     withdraws: str = Field(default="", pattern=r"^([0-9a-f]{32})?$", description="id of an earlier correction")

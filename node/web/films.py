@@ -85,8 +85,8 @@ def show_film(
     parts: Parts,
     request: Request,
     film: AddressedFilm,
-    center: Annotated[float | None, Query(ge=-1e9, le=1e9, description="of the window, in modality values")] = None,
-    width: Annotated[float | None, Query(gt=0, le=1e9, description="of the window, in modality values")] = None,
+    center: Annotated[float | None, Query(ge=-1e9, le=1e9, description="window center, in modality values")] = None,
+    width: Annotated[float | None, Query(gt=0, le=1e9, description="window width, in modality values")] = None,
     invert: bool = False,
     size: Annotated[int | None, Query(ge=pictures.SMALLEST, le=pictures.LARGEST, description="longer side")] = None,
 ) -> Response:

@@ -1,7 +1,7 @@
-"""The findings of all films as flat rows for programs that count them: a row a finding, a page after the other.
+"""The findings of all films as flat rows for programs that count them: one row per finding, in pages.
 
-A cursor names the last study that was given, by the time of its last change. So a study that changes comes again,
-whole; its new rows replace the old ones. A study whose round is not finished comes after it.
+A cursor names the last study of a page, by the time of its last change. A study that changes is listed again, whole;
+its new rows replace the old ones. A study is listed after its round is finished.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ router = APIRouter(prefix="/api/v1", tags=["findings"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRow:
-    """A finding of a film; or, without a finding, a film that has none: its state is how far the film is.
+    """A finding of a film. A film without findings has one row, whose state is the film's status.
 
     state: as in report.json; `absent` means not reported, and may have been missed
-    probability: None if outputs tell none; boxes: left, top, right, bottom in pixels of the stored film
-    by, at: the reader who judged it, and when; said: what the reader did. None if it is the network's word
-    model, engine, prompts: that read the film; blank if nothing did
-    accession: None for a user who may see no patients
+    probability: None if outputs state none; boxes: left, top, right, bottom in pixels of the stored film
+    said, by, at: a reader's assessment, its author and time; None without one
+    model, engine, prompts: those of the film's reading; blank if it was not read
+    accession: None for a user who may not see patients
     """
 
     study: str
@@ -66,7 +66,7 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """A page of rows; cursor: for the next page, also of another day; None if there was nothing yet."""
+    """A page of rows; cursor: for the request of the next page, also days later; None if there are no studies yet."""
 
     rows: tuple[FindingRow, ...]
     cursor: str | None
@@ -77,9 +77,9 @@ class Findings:
 def list_findings(
     parts: Parts,
     request: Request,
-    since: Annotated[AwareDatetime | None, Query(description="the studies that changed at this time or later")] = None,
-    cursor: Annotated[str | None, Query(pattern=_CURSOR, description="of the page before; since is ignored")] = None,
-    limit: Annotated[int, Query(ge=1, le=_MOST_STUDIES, description="studies of a page")] = 50,
+    since: Annotated[AwareDatetime | None, Query(description="time of the earliest change")] = None,
+    cursor: Annotated[str | None, Query(pattern=_CURSOR, description="from the last page; since is ignored")] = None,
+    limit: Annotated[int, Query(ge=1, le=_MOST_STUDIES, description="number of studies in a page")] = 50,
 ) -> Findings:
     """List the findings of all films as rows, those of the study that changed first at the beginning.
 
@@ -110,7 +110,7 @@ def _after(cursor: str | None, since: datetime | None) -> tuple[float, str]:
 
 
 def _rows(received: ReceivedFilm, changed_at: float, *, character_set: str, sees: bool) -> Iterator[FindingRow]:
-    """Yield the rows of one received object that has, or is to have, an answer; sees: whether patients may be seen."""
+    """Yield the rows of one received object that has, or is to have, an answer; sees: user may see patients."""
     if received.status == "left_alone":
         return
     header = header_of(received.instance.path, character_set=character_set)

@@ -24,7 +24,7 @@ Edges: TypeAlias = Annotated[tuple[_Edge, _Edge, _Edge, _Edge] | None, Field(des
 class NewQuestion(BaseModel):
     """A question: a prompt, a box, or both together as one question."""
 
-    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT, description="what to look for")
+    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT, description="words to search for")
     box: Edges = None
 
 

@@ -58,7 +58,7 @@ _NOT_OF_LOOKS: Final = {
     Topic.CORRECT: "Nothing is corrected on a film that is in no study.",
 }
 
-LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="as POST /api/v1/looks gave it")]
+LookId = Annotated[str, Path(pattern=r"^[0-9a-f]{32}$", description="id from POST /api/v1/looks")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class LookAnswer(BaseModel):
     """
 
     id: str
-    seconds: int = Field(description="after which the node forgets the film, or earlier for newer ones")
+    seconds: int = Field(description="time until the node forgets the film; newer films may replace it earlier")
     film: dict[str, object]
     model: dict[str, str]
 
@@ -290,5 +290,5 @@ def _without_path(error: Exception, path: FilePath) -> str:
 
 
 def _drawn(look: LookFile) -> dict[str, object]:
-    """Return how the film is drawn; a picture has no header."""
+    """Return the film's `about_header`; a picture has no header."""
     return about_header(None if open_film.is_picture(look.path) else header_of(look.path))

@@ -48,7 +48,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class Removal(BaseModel):
-    """Why a study is deleted; films, undelivered: how many films and open deliveries it has, as you were told."""
+    """Why a study is deleted; films, undelivered: numbers of its films and open deliveries, as the page showed them."""
 
     reason: RemovalReason
     films: _Count

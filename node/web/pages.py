@@ -68,7 +68,7 @@ class _Result:
 
 @router.get("/notices/{notice_id}")
 def show_notice(parts: Parts, request: Request, notice_id: str) -> Response:
-    """Lead to the study of a critical finding that a webhook was told of."""
+    """Redirect from the link in a notice to the study of its critical finding."""
     found = notices.study_of(parts.settings.storage.directory, notice_id)
     if found is None:
         return refuse(parts, request, 404, "This node knows no such notice. Its study may have been removed.")
@@ -191,7 +191,7 @@ def _named(film: Instance, spool: Spool) -> str:
 
 
 def _sides(header: Dataset | None) -> tuple[str, str] | None:
-    """Return which part of the patient lies at the left and at the right edge of the stored film (PS3.3 C.7.6.1.1.1).
+    """Return the patient's sides at the left and at the right edge of the stored film (PS3.3 C.7.6.1.1.1).
 
     None if the header lacks it.
     """
@@ -281,7 +281,7 @@ def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]
 
 
 def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
-    """Return an output's subject in words; numbers: of the stored films, by UID."""
+    """Return an output's subject in words; numbers: numbers of the stored films, by UID."""
     uid = output.film
     film = numbers.get(uid, "a removed film") if uid else ""
     if output.question:

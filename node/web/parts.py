@@ -32,10 +32,10 @@ _MOST_STREAMS: Final = 16
 class WebParts:
     """The parts of a process that its pages use.
 
-    destinations, prompts: in force at this moment
+    destinations, prompts: those in force at this moment
     intake: stores objects that are submitted; None in a process that does not receive
     answerer: answers questions about films; None in a process that does not read, and until its model is open
-    model: of this process; None while it is not open, and in a process that does not read
+    model: this process's model; None while it is not open, and in a process that does not read
     looks: films that are looked at without a study
     streams: places of clients that watch for changes; only the thread of the server takes one
     rate: how many questions one user may ask, about any film: 30 at once, and two a second

@@ -75,7 +75,7 @@ def sees_patients(request: Request, settings: HttpSettings) -> bool:
 
 
 def show_patient(rows: Sequence[PatientRow]) -> ShownPatient | None:
-    """Return whom a study names; None if that is not known."""
+    """Return the patient of a study; None if unknown."""
     if not rows:
         return None
     first = rows[0]

@@ -30,7 +30,7 @@ _COMPRESSION: Final = 1  # a third of the time of zlib's default, and 5 % more b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPicture:
-    """A film as PNG; window: in which it is shown; values: the lowest and highest exposed value, for sliders.
+    """A film as PNG; window: the window of the picture; values: the lowest and highest exposed value, for sliders.
 
     is_dark_high: whether higher values are darker, as in a film of MONOCHROME1 that is not inverted
     """
@@ -51,7 +51,7 @@ class Pictures:
     def draw(
         self, film: Instance, *, window: Window | None = None, is_inverted: bool = False, longest: int | None = None
     ) -> ShownPicture:
-        """Draw a film; longest: of its sides, in pixels, if it is to be shrunk.
+        """Draw a film; longest: its longest side in pixels, if it is to be shrunk.
 
         Raises Undecodable if it has no picture, and OSError for an error of the disk.
         """
@@ -76,7 +76,7 @@ class Pictures:
 
 
 def to_png(shown: BytePicture, *, longest: int | None = None) -> bytes:
-    """Return a picture as PNG; longest: of its sides, in pixels, if it is to be shrunk. Raises Undecodable."""
+    """Return a picture as PNG; longest: its longest side in pixels, if it is to be shrunk. Raises Undecodable."""
     if longest is not None and max(shown.shape) > longest:
         ratio = longest / max(shown.shape)
         columns, rows = (max(1, round(side * ratio)) for side in (shown.shape[1], shown.shape[0]))

@@ -22,7 +22,7 @@ MEDIA_TYPE: Final = "application/problem+json"
 class Problem(Exception):
     """A request that cannot be answered.
 
-    status: of HTTP; detail: one line that says what is wrong and what to do, without patient data
+    status: the HTTP status; detail: one line that says what is wrong and what to do, without patient data
     """
 
     def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> None:

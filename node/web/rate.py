@@ -26,7 +26,7 @@ class RateLimit:
     """Lets each key do something `burst` times at once, and once in `seconds` afterwards; used by several threads.
 
     most_keys: beyond it, the key that was used longest ago is forgotten
-    clock: in seconds
+    clock: returns seconds
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RateLimit:
             return 0.0
 
     def seconds_left(self, key: Hashable) -> float:
-        """Return how long a key has to wait for its next token; 0 if it has one."""
+        """Return the seconds until the next token of a key; 0 if it has one."""
         with self._changing:
             return max(0.0, 1 - self._filled(key).tokens) * self._seconds
 

@@ -168,7 +168,7 @@ def _named(parts: WebParts, film: AnsweredFilm, uid: str, *, study: str | None) 
 
 
 def worded(uid: str, said: Reply, earlier: Sequence[EarlierFilm] = ()) -> WordedReply:
-    """Return a reply as it is sent; uid: of the film; earlier: the films to compare with."""
+    """Return a reply as it is sent; uid: the film's UID; earlier: the films to compare with."""
     return WordedReply(
         film=uid,
         text=said.text,

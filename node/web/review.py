@@ -44,7 +44,7 @@ class ReviewFinding:
     """A finding that waits for a reader.
 
     prompt: its key; name: with its side; certainty: the network's probability in words
-    state: indeterminate or uncalibrated; reasons: why a person should look, in sentences
+    state: indeterminate or uncalibrated; reasons: why it needs review, in sentences
     """
 
     prompt: str
@@ -56,7 +56,7 @@ class ReviewFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewFilm:
-    """A film with such findings, the most urgent first; cautions: doubts about the whole reading.
+    """A film with findings to review, the most urgent first; cautions: doubts about the whole reading.
 
     finished: whether a reader has judged all of them since the last round; then `findings` is empty
     """
@@ -72,10 +72,7 @@ class ReviewFilm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewQueue:
-    """The films to look at, in the order in which to look at them.
-
-    total: how many there are with the ones that are not listed
-    """
+    """Films to review, the most urgent first; total: their number, with those beyond the limit of the list."""
 
     films: tuple[ReviewFilm, ...]
     total: int
@@ -83,9 +80,9 @@ class ReviewQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmPatient:
-    """Whom a film shows, as its header says: name, ID, age at the time of the film, and that time; blank if not stated.
+    """The patient of a film by its header: name, ID, age at the time of the film, and that time; blank if not stated.
 
-    It stands on the page alone, and only for who may see patients.
+    Only the page shows it, to users who may see patients.
     """
 
     name: str
@@ -102,7 +99,7 @@ def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST
 
 @router.get("/review")
 def show_review(parts: Parts, request: Request) -> Response:
-    """Show the films to look at first."""
+    """Show the review queue."""
     found = queue(parts, limit=MOST_LISTED, with_finished=True)
     sees = sees_patients(request, parts.settings.http)
     studies = {film.study for film in found.films}
@@ -141,7 +138,7 @@ def queue(parts: WebParts, *, limit: int, with_finished: bool = False) -> Review
 
 
 def next_film(parts: WebParts, *, after: tuple[str, str]) -> ReviewFilm | None:
-    """Return the film to look at after one, and behind the last one the first that waits; None if no other waits.
+    """Return the next film to review after one, and after the last one the first; None if no other waits.
 
     after: study and UID
     Raises NodeError when the database cannot be read.
@@ -157,7 +154,7 @@ def next_film(parts: WebParts, *, after: tuple[str, str]) -> ReviewFilm | None:
 
 
 def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
-    """Return whom each film of a study shows, by SOP Instance UID; each by its own header, for they may differ."""
+    """Return the patient of each film of a study, by SOP Instance UID, from its own header, because they may differ."""
     found = {}
     for instance in parts.spool.study(study_uid).instances:
         if (header := header_of(instance.path, character_set=parts.spool.character_set)) is not None:

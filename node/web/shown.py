@@ -39,7 +39,7 @@ _MADE: Final[Mapping[CorrectionKind, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """A coded concept in common words; code: value and scheme; source, link: of the facts."""
+    """A coded concept in common words; code: value and scheme; source, link: the source of the facts."""
 
     code: tuple[str, str]
     name: str
@@ -103,7 +103,7 @@ class ShownSearched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownWithheld:
-    """Withheld sentences of one reason; names: of the findings and regions that they were generated for."""
+    """Withheld sentences of one reason; names: names of the findings and regions that they were generated for."""
 
     reason: str
     names: tuple[str, ...]
@@ -113,10 +113,10 @@ class ShownWithheld:
 class ShownFilm:
     """A film that was answered.
 
-    limits: how far the reading goes; blank of a film that was not read
-    unreported: as `report_txt.unreported`
+    limits: limits of the reading; blank for a film that was not read
+    unreported: see `report_txt.unreported`
     loose: sentences that belong to no reported finding, with their boxes
-    searched: for a layer that is off at every load
+    searched: boxes of a layer that is off at every load
     """
 
     is_read: bool
@@ -144,7 +144,7 @@ class ShownCorrections:
         follow them all; else `written`
     newest: that was made last, also if it takes another one back
     round: number of the newest round
-    waiting: of the study; seconds: until they leave
+    waiting: number of waiting corrections in the study; seconds: time until they leave
     """
 
     counting: tuple[Correction, ...]
@@ -243,7 +243,7 @@ def show_corrections(
 ) -> ShownCorrections:
     """Put the corrections of a film into words.
 
-    film: its answer; made: all of its corrections, oldest first; rounds, waiting: of its study, oldest first
+    film: its answer; made: all of its corrections, oldest first; rounds, waiting: those of its study, oldest first
     """
     names = {finding.prompt: vocabulary.name_of(finding) for finding in film.findings}
     followed = {correction for mark in rounds for correction in mark.corrections}

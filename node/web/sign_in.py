@@ -270,7 +270,7 @@ class SignIn:
 
 
 def _target(path: str) -> str:
-    """Return where to go after signing in: a path of this server that is not the login page itself."""
+    """Return the path to redirect to after sign-in: one of this server that is not the login page itself."""
     # For a browser, a path that begins with two slashes is the address of another server.
     is_local = path.startswith("/") and path[1:2] not in ("/", "\\") and path.isprintable() and path.isascii()
     is_good = is_local and not path.startswith((LOGIN, LOGOUT)) and len(path) <= _LONGEST_TARGET

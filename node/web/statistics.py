@@ -138,7 +138,7 @@ def film_line(name: str, films: Iterable[FilmCount], times: Iterable[Turnaround]
 
 
 def finding_lines(found: Iterable[FindingCount], names: Mapping[str, str]) -> list[FindingLine]:
-    """Return each finding, that which is present on most films first; names: by key of the prompt, else its key."""
+    """Return a line per finding, the most frequent first; names: by key of the prompt; a missing one is its key."""
     said: dict[str, Counter[str]] = defaultdict(Counter)
     for count in found:
         said[count.prompt][count.reader] += count.films

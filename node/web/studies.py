@@ -92,7 +92,7 @@ class StudyLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worklist:
-    """Some studies, in the order that was asked for; total: how many there are with the ones not listed."""
+    """A page of studies, in the requested order; total: number of studies on all pages."""
 
     studies: tuple[StudyLine, ...]
     total: int
@@ -115,7 +115,7 @@ class StudyFilm:
     rejected: why and when the archive rejected it; None if it did not
     round: number of the newest round that covers it; None if no round does
     film: an entry of `films` in report.json; None if it has no answer
-    model, engine, prompts: that read it; blank if it was not read
+    model, engine, prompts: those of its reading; blank if it was not read
     also_in: other studies with its UID
     """
 

@@ -21,11 +21,11 @@ from node.store.spool import Spool
 class StudyOutput:
     """An output that a round wrote, or that was written for a sent answer.
 
-    kind: as `OutputObject.kind`
+    kind: see `OutputObject.kind`
     film, about: SOP Instance UID of its film, "" if it has none; and its subject
     films: those of the films that it is about, if it is about some of a study of several patients or accession numbers
     round: its number; None for an answer
-    version: of its content, as counted in its own text; 0 for an answer
+    version: version number in its own text; 0 for an answer
     question: id of the question that it answers; "" for an output of a round
     asked: the question's subject, in words; "" if the question is damaged
     written_at: when its round began, or the answer was sent
@@ -86,7 +86,7 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
 
 
 def _versions(rounds: Iterable[RoundMark]) -> dict[str, int]:
-    """Return which version each output is, by its UID, counted as `Report.version`; rounds: oldest first."""
+    """Return the version of each output, by its UID, counted like `Report.version`; rounds: oldest first."""
     versions: dict[str, int] = {}
     newest = Counter[tuple[str, Subject, int]]()
     for mark in rounds:

@@ -48,7 +48,7 @@ _ANSWERS: Final[dict[int | str, dict[str, object]]] = {
 class _Outcome:
     """The outcome for the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown.
 
-    kept: the objects on the spool that the stored files are; reasons: of the failed ones, for the log
+    kept: the objects on the spool for the stored files; reasons: reasons of the failed ones, for the log
     """
 
     stored: list[FileMeta] = field(default_factory=list)

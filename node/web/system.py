@@ -92,7 +92,7 @@ def show_users(parts: Parts, request: Request) -> Response:
 
 @api.post("/destinations/{name}/echo", responses=responses(403, 404, 422))
 def echo(
-    parts: Parts, request: Request, name: Annotated[str, Path(max_length=200, description="of the destination")]
+    parts: Parts, request: Request, name: Annotated[str, Path(max_length=200, description="name of the destination")]
 ) -> Echo:
     """Ask a destination whether it answers: by C-ECHO, or as its type does it. Sends no object."""
     found = [destination for destination in _in_force(parts).destinations if destination.name == name]
