@@ -78,7 +78,7 @@ def observations() -> Rows:
 
 def abnormal_flags() -> Rows:
     """Return OBX-8 of each finding in each state."""
-    rows: Rows = [("finding", "to be told within", *(STATES[state].meaning for state in FindingState))]
+    rows: Rows = [("finding", "to communicate within", *(STATES[state].meaning for state in FindingState))]
     films = written.study().report.read_films[: len(FindingState)]
     for findings in zip(*(film.findings for film in films), strict=True):
         code = findings[0].code
