@@ -195,7 +195,7 @@ def part_of(segment: GraphicObject, number: int) -> None:
 
 
 def show_whole(state: Dataset, pixel_shape: tuple[int, int]) -> None:
-    """Show a film in its pixel shape, height to width (PS3.3 C.10.4).
+    """Set the Presentation Pixel Aspect Ratio of a state to its film's, height to width (PS3.3 C.10.4).
 
     highdicom always says 1 to 1, and names a Pixel Origin Interpretation, which only tiled images have.
 
