@@ -397,7 +397,7 @@ def _placed_in(finding: Finding, boxes: _Boxes, regions: Collection[str]) -> tup
         box
         for box in boxes
         if (box.evidence is None or box.evidence.zone is None)
-        and any(None in (side, box.side) or side is box.side for side in sides)
+        and any(None in (side, box.side or box.lies) or side is (box.side or box.lies) for side in sides)
     )
     return inside, spread
 

@@ -521,6 +521,22 @@ def test_a_reply_says_why_it_tells_no_place(
     assert reply.text == f"There is a pleural effusion. The probability is 80 %. {expected}"
 
 
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("right base?", "The box lies in a zone that is not told, and may reach into the right lower lung zone."),
+        (
+            "left base?",
+            "None of the reported boxes lies in the left lower lung zone; what is there may have been missed.",
+        ),
+    ],
+)
+def test_a_box_on_one_side_reaches_into_no_zone_of_the_other(asked: str, expected: str) -> None:
+    film = samples.film(findings=(found({"laterality": "unknown"}),))
+
+    assert replies.answer(questions.understand(asked, SET), film).text.endswith(expected)
+
+
 def found(changes: Mapping[str, object], *, sides_known: bool = True) -> Finding:
     """Code an effusion whose box lies on the right."""
     framing = Framing(columns=1000, rows=1000, square=samples.SQUARE)
