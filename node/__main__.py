@@ -314,12 +314,13 @@ def _password(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from node.commands import demo
+    from node.commands import demo, read_files
 
     if not options.model.exists():
         shipped = Path(__file__).parents[1] / "models" / "weights" / "phantom"
         remedy = f"name a model directory by --model, such as a copy of {shipped}"
         raise InputError(f"{options.model} does not exist; {remedy}")
+    read_files.check_folder(options.out)
     log.configure(level="warning")
     model = ModelSettings(
         directory=options.model, engine=options.engine, threads=options.threads, prompts=options.prompts

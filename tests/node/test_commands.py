@@ -160,6 +160,7 @@ def test_a_text_file_is_refused_without_a_word_of_a_library(repository: Path) ->
         ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--box", "1,2,3"),
         ("ask", "nothing.dcm", "--model", "models/weights/phantom", "--prompt", "Edema", "--threads", "-3"),
         ("read", "README.md", "--model", "models/weights/phantom", "--out", "README.md"),
+        ("demo", "--model", "models/weights/phantom", "--out", "README.md"),
         ("check", "nothing.toml"),
         ("serve", "nothing.toml"),
         ("status", "nothing.toml"),
