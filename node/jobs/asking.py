@@ -163,7 +163,7 @@ class QuestionAnswerer:
                 raise InputError(f"this film is not read by the network ({decision.reason}); choose another film")
             image = decoding.decode(film.path, header, gray=reader.gray, square=reader.square)
         except Undecodable as error:
-            raise InputError("this film cannot be decoded; its report says why") from error
+            raise InputError("this film cannot be read; its report says why") from error
         return see_film(image, header, reader)
 
 

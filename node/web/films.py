@@ -97,7 +97,7 @@ def show_film(
     try:
         shown = parts.pictures.draw(film, window=window, is_inverted=invert, longest=size)
     except Undecodable as error:
-        raise Problem(409, "this film cannot be decoded; its report says why") from error
+        raise Problem(409, "this film cannot be shown; its report says why") from error
     uids = (film.study_uid, film.sop_instance_uid)
     if window is None or not parts.moved.take((name_of(request), host_of(request), *uids)):
         audit(request, "film.viewed", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)

@@ -143,7 +143,7 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
         picture = open_film.show_picture(path) if open_film.is_picture(path) else decoding.picture_of(path)
         png = pictures.to_png(picture)
     except (Undecodable, InputError) as error:
-        raise Problem(409, "this film cannot be decoded; its report says why") from error
+        raise Problem(409, "this film cannot be shown; its report says why") from error
     except FileNotFoundError as error:
         raise _forgotten() from error
     audit(request, "film.viewed", study=None, sop_instance_uid=look.film.source)

@@ -323,6 +323,7 @@ def test_the_earlier_film_stands_beside_by_a_key_and_is_zoomed_with_the_film(nod
     expect(beside).to_contain_text("Earlier film, 2026-01-01 00:00: Frau, Eva, born 1990-02-03")
     assert f"/films/{node.earlier.SOPInstanceUID}/" in str(image.get_attribute("src"))
     expect(image).not_to_have_js_property("naturalWidth", 0)
+    expect(beside.locator(".side.start")).to_have_css("color", "rgb(221, 227, 233)")
     assert frame.evaluate("frame => frame.clientWidth") < width
     page.locator('[data-do="in"]').click()
     zoomed = image.evaluate("img => img.getBoundingClientRect().width / img.clientWidth")

@@ -292,7 +292,7 @@ def test_an_administrator_mends_asks_and_deletes_by_keys(
             seen.forgive(provider.issuer)
 
             page.locator("a.open").click()
-            expect(page.locator("#film-alert")).to_contain_text("cannot be decoded")
+            expect(page.locator("#film-alert")).to_contain_text("cannot be shown")
             expect(page.locator("#parked")).to_contain_text("Stopped at read: damaged")
             seen.forgive(409)  # the picture of a damaged film
             path.with_suffix(".sound").rename(path)
