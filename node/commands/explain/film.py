@@ -235,12 +235,19 @@ def _decode(path: Path, header: FilmHeader, rule: FilmRule, lack: str) -> Decodi
 def _advice(decision: Decision, *, has_uids: bool) -> str:
     if not has_uids:
         return "set a valid Study and SOP Instance UID at the sender; the node refuses to receive it without them"
+    if is_no_image(decision):
+        return "nothing; it is no image"
     if decision.reason is not None:
         return ADVICE[decision.reason]
     if decision.notes:
         wanted = dict.fromkeys(_WANTED[note] for note in decision.notes)
         return f"see that the modality {' and '.join(wanted)}; then the note goes"
     return "if no result of it came, run explain with the study's UID and node.toml"
+
+
+def is_no_image(decision: Decision) -> bool:
+    """Return whether an object is left alone as no image, such as a rejection note or a reader's drawing."""
+    return decision.action is Action.LEAVE and decision.reason is Reason.MODALITY
 
 
 def _film_line(explanation: FilmExplanation) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from node.commands.explain.film import is_no_image
 from node.config import Settings
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
@@ -251,7 +252,7 @@ def _outcome(
     except Undecodable:
         return Reason.UNDECODABLE, Reason.UNDECODABLE
     outcome = f"left alone ({decision.reason})" if decision.action is Action.LEAVE else "answered"
-    return outcome, decision.reason
+    return outcome, None if is_no_image(decision) else decision.reason
 
 
 def _finished(mark: RoundMark, spool: Spool) -> FinishedRound:
