@@ -1,8 +1,7 @@
 """STOW-RS and QIDO-RS (PS3.18 10.5 and 10.6): one request per call, and the meaning of its answer.
 
-The bytes of the stored file are sent as they are. An archive that refuses an object often says why in a line of text or
-a page of HTML, and that line may quote the patient's name, number or dates. So only words
-of a closed list are taken from its text, in their order (`known_words`).
+The bytes of the stored file are sent as they are. The text in which an archive refuses an object may quote the name,
+number or dates of a patient, so of its answer only the status and the failure reasons are named.
 """
 
 from __future__ import annotations
@@ -38,38 +37,6 @@ _REASON, _INSTANCE = "00081197", "00080018"
 _HEXADECIMAL: Final = re.compile(r"0[xX][0-9A-Fa-f]{1,4}|[0-9A-Fa-f]{4}[hH]?")
 _PROCESSING_FAILURE: Final = 0x0110
 _LARGEST_STATUS: Final = 0xFFFF
-_MARKUP: Final = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>|&#?\w+;", re.DOTALL | re.IGNORECASE)
-_WORD: Final = re.compile(r"[A-Za-z]+(?:[-'/][A-Za-z]+)*")
-_READ_BYTES: Final = 16 * 1024
-_LONGEST: Final = 120
-_LEAST_WORDS: Final = 2
-_GAP: Final = "..."
-_KNOWN: Final = frozenset(
-    """
-    a about accept acceptable accepted access account administrator after again all allowed already an and any archive
-    are array as at attribute attributes authorization authorized available back bad be because before being body
-    bulkdata busy but by can can't cannot character characters charset class client closed code codec coerced collision
-    comprehensive compressed compression conflict connection contact contain contains content content-type context
-    corrupt corrupted could couldn't data database dataset denied device dicom dicomweb did different digital directory
-    disabled disk does doesn't duplicate duplicated element elements empty enabled encapsulated encoding end error
-    errors exceeded exceeds exception exist existing exists expected explicit fail failed failure field file files
-    filter fit folder for forbidden format found free from full gateway get grayscale group had handler has have header
-    headers http image implicit in incoming incomplete instance instances insufficient internal into invalid is it item
-    items its jpeg json key large later left length license limit limits list little loading locked long lossless lossy
-    low maximum media memory message meta metadata method mime minimum mismatch missing modality more multipart must
-    network new no node none not null number object objects of off on only operation or order other out over parse
-    parser parsing part parts patient payload permission permitted pixel please policy possible post preamble
-    presentation private process processed processing profile quarantine quota quotas range read read-only readable
-    received refused registered reject rejected related report request requested required resource resources response
-    retry rule same sequence series server service size sop space specified state status stop storage store stored
-    storing stow stow-rs structured study successful support supported syntax syntaxes table tag tags temporarily that
-    the there this time timed timeout to token too transaction transfer try type uid uids unable unauthorized
-    unavailable undefined unexpected unknown unprocessable unreadable unrecognized unsupported until upload user valid
-    validate validation value values version violates violation was were when which while with within without write
-    written wrong xml you your
-    """.split()
-)
-"""Words of technical answers in English; none of them is a name by itself."""
 
 
 def send(content: bytes, destination: DicomwebDestination, _calling: Calling) -> None:
@@ -159,13 +126,8 @@ def judge(answer: WebAnswer, name: str) -> None:
     if answer.status in WRONG_ADDRESS:
         raise GiveUp(f"{name} has no STOW-RS at this address ({answer.status}); correct destinations.url, then retry")
     if answer.status == _FAILED or answer.status in _HOPELESS:
-        raise GiveUp(f"{name} refused the object with status {answer.status}{_said(answer)}; see its log, then retry")
-    raise RetryLater(f"{name} answered {answer.status}{_said(answer)}")
-
-
-def _said(answer: WebAnswer) -> str:
-    words = known_words(answer.body)
-    return f" ({words})" if words else ""
+        raise GiveUp(f"{name} refused the object with status {answer.status}; see its log, then retry")
+    raise RetryLater(f"{name} answered {answer.status}")
 
 
 def _reasons(body: bytes) -> Iterator[Json]:
@@ -219,18 +181,3 @@ def _values(item: Json, tag: str) -> list[Json]:
 SENDER: Final[Sender[DicomwebDestination]] = Sender(
     send=send, probe=probe, examine=examine, confirm=confirm, silence="{} never found the object that it took"
 )
-
-
-def known_words(body: bytes) -> str:
-    """Return the known words of an answer, with dots for the others; "" if there are less than two."""
-    text = _MARKUP.sub(" ", body[:_READ_BYTES].decode("utf-8", errors="replace"))
-    told: list[str] = []
-    for found in _WORD.finditer(text):
-        word = found[0].lower()
-        if word in _KNOWN:
-            told.append(word)
-        elif told and told[-1] != _GAP:
-            told.append(_GAP)
-    words = " ".join(told).strip(f" {_GAP}")
-    is_enough = sum(word != _GAP for word in told) >= _LEAST_WORDS
-    return words[:_LONGEST].rstrip(f" {_GAP}") if is_enough else ""
