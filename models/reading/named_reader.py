@@ -21,6 +21,7 @@ from typing import Final, cast, get_args
 import numpy as np
 
 from models import boxes as unit_boxes
+from models.checkpoint.files import file_sha256
 from models.contract import (
     COMPARISON,
     VIEWS,
@@ -91,9 +92,11 @@ def hash_of(directory: Path) -> str:
     if not files:
         raise ModelError(f"{directory}: has no file; name the directory of the model in model.directory")
     whole = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            whole.update(f"{path.relative_to(directory)}\0{hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    try:
+        for path in files:
+            whole.update(f"{path.relative_to(directory)}\0{file_sha256(path)}\n".encode())
+    except OSError as error:
+        raise ModelError(f"{directory}: cannot be read ({error})") from error
     return whole.hexdigest()
 
 

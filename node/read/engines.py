@@ -1,15 +1,13 @@
-"""The network's engines, beside readings: their GPU, their files on disk, and the place of a person's question in line.
-
-A person's question precedes waiting films, and leaves the queue when its client has disconnected.
-"""
+"""The network's engines, beside readings: their GPU, their files on disk, and a question that nobody waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from models.errors import Abandoned
 from node.errors import AskerGone
 
 if TYPE_CHECKING:
@@ -35,13 +33,6 @@ def read_engine_files(folder: Path) -> list[EngineHead]:
     return read_heads(folder)
 
 
-def for_person() -> AbstractContextManager[None]:
-    """Give this thread's requests to the network priority over waiting films, inside the block."""
-    from models.engines import turns
-
-    return turns.for_person()
-
-
 @contextmanager
 def while_wanted(is_gone: Callable[[], bool]) -> Iterator[None]:
     """Cancel this thread's queued requests to the network when the client has disconnected. Raises AskerGone.
@@ -49,7 +40,6 @@ def while_wanted(is_gone: Callable[[], bool]) -> Iterator[None]:
     is_gone: is asked in this thread, ten times a second; a GPU answers a question that has begun to its end
     """
     from models.engines import scheduler
-    from models.errors import Abandoned
 
     try:
         with scheduler.while_wanted(is_gone):

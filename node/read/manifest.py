@@ -11,7 +11,7 @@ from models.contract import ChangeError, PromptKind, Trusted
 from node.config import CHEX
 from node.errors import InputError
 from node.prompt_set import PromptSet
-from node.read.model import open_named
+from node.read.model import as_input_error, open_named
 
 if TYPE_CHECKING:
     from models.manifest import Manifest
@@ -135,10 +135,7 @@ def read_film_rule(directory: Path, *, reader: str = CHEX) -> FilmRule:
 
 
 def _read(directory: Path) -> Manifest:
-    from models.errors import ModelError
     from models.manifest import read_manifest
 
-    try:
+    with as_input_error():
         return read_manifest(directory)
-    except ModelError as error:
-        raise InputError(str(error)) from error

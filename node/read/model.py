@@ -1,7 +1,8 @@
 """The node's interface to the network: reading films, answering questions, and opening a model.
 
-But for the contract, this file and its neighbors `manifest` and `engines` import `models` inside functions only:
-the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
+But for the contract and the errors, this file and its neighbors `manifest` and `engines` import `models` inside
+functions only: the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the
+stored film.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from language.check import words_severity
-from models import contract
+from models import contract, errors
 from models.contract import (
     Answer,
     Box,
@@ -39,7 +40,6 @@ from node.errors import InputError, ModelLost, ReaderFailed
 from node.prompt_set import PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square
-from node.read.engines import for_person
 from node.read.framing import Framing
 from node.read.prompt_names import NamedPrompt, named, refusal, unasked_place
 
@@ -110,12 +110,9 @@ def check_files(directory: Path, *, engine: str, reader: str = CHEX) -> None:
         open_named(reader, directory)
         return
     from models.engines import proof
-    from models.errors import ModelError
 
-    try:
+    with as_input_error():
         proof.check_files(directory, engine=engine)
-    except ModelError as error:
-        raise InputError(str(error)) from error
 
 
 def open_reader(
@@ -142,16 +139,18 @@ def open_reader(
     Raises InputError when the directory is incomplete, its hashes do not match, its graphs have no parity proof, or
     prompts and thresholds do not match.
     """
-    from models.errors import ModelError
     from models.manifest import MANIFEST
+    from models.reading import named_reader
     from models.reading.reader import open_reader as open_model
 
+    network: contract.Reader[Any]
     if reader != CHEX:
-        opened = _named_reader(
-            reader, directory, trusted=trusted, sentences=sentences, unmeasured_ratio=unmeasured_ratio
-        )
+        network = open_named(reader, directory, trusted=trusted, sentences=sentences)
+        with as_input_error():
+            weights_sha256 = named_reader.hash_of(directory)
+        settings = "\0".join((reader, network.name, network.version)).encode()
     else:
-        try:
+        with as_input_error():
             network = open_model(
                 directory,
                 engine=engine,
@@ -162,16 +161,14 @@ def open_reader(
                 sentences=sentences,
                 on_written=on_written,
             )
-            manifest_sha256 = hashlib.sha256((directory / MANIFEST).read_bytes()).hexdigest()
-        except ModelError as error:
-            raise InputError(str(error)) from error
-        opened = RadiographReader(
-            network,
-            hashes=(network.weights_sha256, manifest_sha256),
-            trusted=trusted,
-            sentences=sentences,
-            unmeasured_ratio=unmeasured_ratio,
-        )
+        weights_sha256, settings = network.weights_sha256, (directory / MANIFEST).read_bytes()
+    opened = RadiographReader(
+        network,
+        hashes=(weights_sha256, hashlib.sha256(settings).hexdigest()),
+        trusted=trusted,
+        sentences=sentences,
+        unmeasured_ratio=unmeasured_ratio,
+    )
     opened.prepare(prompts)
     return opened
 
@@ -180,35 +177,10 @@ def open_named(
     name: str, directory: Path, *, trusted: Trusted = "real", sentences: SentenceRule = "checked"
 ) -> NamedReader:
     """Open another network than ChEX by its name (`models.reading.named_reader`). Raises InputError."""
-    from models.errors import ModelError
     from models.reading import named_reader
 
-    try:
+    with as_input_error():
         return named_reader.open_named(name, directory, trusted=trusted, sentences=sentences)
-    except ModelError as error:
-        raise InputError(str(error)) from error
-
-
-def _named_reader(
-    name: str, directory: Path, *, trusted: Trusted, sentences: SentenceRule, unmeasured_ratio: bool
-) -> RadiographReader:
-    """Open another network; its name, version and every file of its directory are part of its identity."""
-    from models.errors import ModelError
-    from models.reading import named_reader
-
-    network = open_named(name, directory, trusted=trusted, sentences=sentences)
-    try:
-        weights_sha256 = named_reader.hash_of(directory)
-    except (ModelError, OSError) as error:
-        raise InputError(f"{directory}: cannot be read ({error})") from error
-    reader_sha256 = hashlib.sha256("\0".join((name, network.name, network.version)).encode()).hexdigest()
-    return RadiographReader(
-        network,
-        hashes=(weights_sha256, reader_sha256),
-        trusted=trusted,
-        sentences=sentences,
-        unmeasured_ratio=unmeasured_ratio,
-    )
 
 
 def open_configured(
@@ -287,14 +259,9 @@ class RadiographReader:
 
         Raises InputError if prompts and model do not fit together.
         """
-        from models.errors import ModelError
-
-        try:
-            with _raising_node_errors():
-                self._network.check(prompts.prompts)
-                self._network.prepare(prompts.prompts)
-        except ModelError as error:
-            raise InputError(str(error)) from error
+        with as_input_error(), _raising_node_errors():
+            self._network.check(prompts.prompts)
+            self._network.prepare(prompts.prompts)
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         """Return left, top, right, bottom of the analyzed square, in pixels of the upright film."""
@@ -314,12 +281,12 @@ class RadiographReader:
             said = self._network.report(
                 look, prompts.prompts, side_of=_side_of(image, view), zone_of=_zone_of(image, prompts)
             )
-        placed = _place_all(said, image.framing)
+        framing = image.framing
         return Reading(
-            sentences=placed.sentences,
-            prompts=placed.prompts,
-            withheld=placed.withheld,
-            ratio=self._ratio(said, image.framing),
+            sentences=tuple(replace(each, boxes=_place(each.boxes, framing)) for each in said.sentences),
+            prompts=tuple(replace(each, boxes=_place(each.boxes, framing)) for each in said.prompts),
+            withheld=said.withheld,
+            ratio=self._ratio(said, framing),
             view=view,
             middle=middle,
         )
@@ -353,7 +320,9 @@ class RadiographReader:
 
     def see(self, image: Radiograph) -> SeenFilm:
         """Encode a film for questions, before the films that wait to be read."""
-        with for_person(), _raising_node_errors():
+        from models.engines import turns
+
+        with turns.for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
             framing = image.framing.about(self._network.middle(look))
             view = self._network.view(look)
@@ -381,11 +350,13 @@ class RadiographReader:
         return [next(again) if answer is None else answer for answer in answers]
 
     def _ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
+        from models.engines import turns
+
         asked = [
             question if question.box is None else replace(question, box=film.framing.to_square(question.box))
             for question in questions
         ]
-        with for_person(), _raising_node_errors():
+        with turns.for_person(), _raising_node_errors():
             answers = self._network.ask(
                 film.look,
                 asked,
@@ -446,10 +417,17 @@ class OpenModel:
 
 
 @contextmanager
+def as_input_error() -> Iterator[None]:
+    """Raise what is wrong with a model as InputError."""
+    try:
+        yield
+    except errors.ModelError as error:
+        raise InputError(str(error)) from error
+
+
+@contextmanager
 def _raising_node_errors() -> Iterator[None]:
     """Raise the loss of the GPU and a fault of another network as the node's own."""
-    from models import errors
-
     try:
         yield
     except errors.DeviceLost as error:
@@ -473,15 +451,6 @@ def _to_film(question: Question, answer: Answer, film: SeenFilm) -> FilmAnswer:
         never_learned=answer.never_learned,
         laterality=answer.laterality,
         notes=(*film.notes, *([Note.SEVERITY_WORDED] if is_worded else [])),
-    )
-
-
-def _place_all(said: FilmReading, framing: Framing) -> FilmReading:
-    """Put the boxes of a reading into pixels of the stored film."""
-    return replace(
-        said,
-        sentences=tuple(replace(each, boxes=_place(each.boxes, framing)) for each in said.sentences),
-        prompts=tuple(replace(each, boxes=_place(each.boxes, framing)) for each in said.prompts),
     )
 
 
