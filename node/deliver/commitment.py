@@ -130,9 +130,7 @@ class Commitments:
             return self._refused("event", status=NO_SUCH_EVENT)
         try:
             report = read_report(information)
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException:  # the boundary to pydicom's parser, which documents no set of exceptions
+        except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
             return self._refused("content", status=INVALID_ARGUMENT)
         try:
             return self._keep(report, calling_aet=calling_aet)

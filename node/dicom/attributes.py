@@ -55,9 +55,7 @@ def values(dataset: Dataset, keyword: Key) -> tuple[object, ...]:
             value = dataset.get(keyword)
             if isinstance(value, DataElement):
                 value = value.value
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # the boundary to pydicom's converters, which document no set of exceptions
+    except Exception:  # the boundary to pydicom's converters, which document no set of exceptions
         return ()
     if value is None or value == "":
         return ()
@@ -92,9 +90,7 @@ def raw(dataset: Dataset, tag: BaseTag, *, longest: int) -> RawDataElement | Non
         element: object = dataset.get_item(tag, keep_deferred=True)
         if isinstance(element, RawDataElement) and element.value is None and element.length <= longest:
             element = dataset.get_item(tag)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # the boundary to pydicom, which reads a long value from its file here
+    except Exception:  # the boundary to pydicom, which reads a long value from its file here
         return None
     return element if isinstance(element, RawDataElement) and element.length <= longest else None
 

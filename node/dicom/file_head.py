@@ -97,9 +97,7 @@ def _meta(content: bytes) -> Dataset:
     try:
         with attributes.quiet():
             return read_dataset(BytesIO(content), False, True)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         raise Refused("the file meta information cannot be read; correct it at the sender") from error
 
 
@@ -130,8 +128,6 @@ def _named_in(dataset: bytes, syntax: UID) -> tuple[str, str] | None:
                 stop_when=is_behind,
             )
             named = str(found.get("SOPClassUID", "")), str(found.get("SOPInstanceUID", ""))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
         return None
     return named if is_found else None

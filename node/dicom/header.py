@@ -342,9 +342,7 @@ def _bounded_meta(file: BinaryIO) -> FileMetaDataset | None:
     try:
         head = BytesIO(file.read(length))
         meta = read_dataset(head, False, True, stop_when=_bounded(_is_no_meta))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
         return None
     is_whole = not head.read(1) and bool(attributes.text(meta, "TransferSyntaxUID"))
     return FileMetaDataset(meta) if is_whole else None

@@ -83,9 +83,7 @@ def read(
                     dataset["PixelData"].is_undefined_length = True
     except (Undecodable, MemoryError):  # lack of memory is no fault of the film
         raise
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error):
             raise
         raise Undecodable(Reason.UNDECODABLE, f"not readable as DICOM ({type(error).__name__})") from error

@@ -82,9 +82,7 @@ def class_of(path: Path) -> str:
         return _class_in(path, found.st_ino, found.st_mtime_ns)
     except FileNotFoundError:
         return ""
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the boundary to pydicom's parser, which documents no set of exceptions
+    except Exception as error:  # the boundary to pydicom's parser, which documents no set of exceptions
         if is_of_disk(error) and not is_of_file(error):
             raise
         return ""

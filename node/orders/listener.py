@@ -119,9 +119,7 @@ class _OrderHandler:
             self._refuse("content", refuse, said=str(error))
             code = AcknowledgmentCode.ERROR
             return code, acknowledge(message, code, now=now, complaint=Complaint(condition="102", text=str(error)))
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the boundary to foreign messages and the disk: answer AR, and go on
+        except Exception as error:  # the boundary to foreign messages and the disk: answer AR, and go on
             self._refuse("not_kept", refuse, said=where(error))
             return AcknowledgmentCode.REJECT, acknowledge(
                 message, AcknowledgmentCode.REJECT, now=now, complaint=_NOT_KEPT

@@ -307,9 +307,7 @@ def _decoders() -> Iterator[None]:
         yield
     except (Undecodable, MemoryError):  # lack of memory is no fault of the film
         raise
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the boundary to pydicom and numpy, which meet any content of a header
+    except Exception as error:  # the boundary to pydicom and numpy, which meet any content of a header
         if is_of_disk(error):
             raise
         raise Undecodable(Reason.UNDECODABLE, f"the pixels cannot be decoded ({type(error).__name__})") from error

@@ -149,9 +149,7 @@ def _locate(file: BinaryIO) -> _Pixels | None:
                 return None
             header = read_before_pixels(file, "Rows", "Columns")
         start, length, is_whole = _value(file, syntax)
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # pydicom's parser documents no set of exceptions
+    except Exception as error:  # pydicom's parser documents no set of exceptions
         if is_of_disk(error):
             raise
         return None
