@@ -21,7 +21,8 @@ from node.errors import where
 from node.metrics import Metrics
 from node.net import callers
 from node.settings.destinations import DestinationTable, DicomDestination
-from node.store.ledger import DeliveryRecord, Ledger
+from node.store.ledger import Ledger
+from node.store.lookup import DeliveryRow
 
 MOST_FAILURES: Final = 3
 """After this many reports that a destination cannot keep an object, its delivery is parked; after fewer, sent again."""
@@ -67,7 +68,7 @@ class CommitmentReport:
     failed: Mapping[str, int]
 
 
-def decide(record: DeliveryRecord | None) -> Next:
+def decide(record: DeliveryRow | None) -> Next:
     """Return the next step for a delivery, from its record in the ledger; None: the ledger has no record."""
     if record is None or not record.awaits_commitment:
         return Next.NOTHING

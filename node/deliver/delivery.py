@@ -23,7 +23,8 @@ from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater, whe
 from node.metrics import Metrics
 from node.settings.destinations import DestinationSettings, DicomDestination
 from node.store import questions, received
-from node.store.ledger import DeliveryRecord, Ledger, is_away
+from node.store.ledger import Ledger, is_away
+from node.store.lookup import DeliveryRow
 from node.store.spool import Spool
 
 _FIRST_WAIT_SECONDS: Final = 1.0
@@ -185,7 +186,7 @@ class Sending:
     def _rewritten(
         self,
         delivery: Delivery,
-        record: DeliveryRecord | None,
+        record: DeliveryRow | None,
         attempt: int,
         *,
         settings: DestinationSettings,

@@ -18,7 +18,7 @@ from node.config import StorageSettings
 from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
-from node.store.lookup import Overview, overview_of
+from node.store.lookup import DeliveryRow, Overview, delivery_row, overview_of
 from node.store.statistics import Statistics
 from node.store.tables import (
     CLAIMS,
@@ -49,21 +49,6 @@ class Parked:
     study: str
     stage: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryRecord:
-    """The ledger's record of a delivery.
-
-    failures: how often its destination reported that it cannot keep the output; reason: the last reason
-    unclear: how often its destination's answer left open whether it took the output, since it was last parked
-    """
-
-    state: DeliveryState
-    awaits_commitment: bool
-    failures: int
-    reason: str | None
-    unclear: int = 0
 
 
 class Ledger:
@@ -202,19 +187,11 @@ class Ledger:
         record = self.delivery_record(delivery)
         return None if record is None else record.state
 
-    def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
+    def delivery_record(self, delivery: Delivery) -> DeliveryRow | None:
         """Return the record of a delivery, or None when it is unknown."""
         with self._database.connect() as connection:
             row = connection.execute(sa.select(DELIVERIES).where(DELIVERIES.c.id == delivery.id)).one_or_none()
-        if row is None:
-            return None
-        return DeliveryRecord(
-            state=DeliveryState(row.state),
-            awaits_commitment=row.awaits_commitment,
-            failures=row.commit_failures,
-            reason=row.reason,
-            unclear=row.unclear_answers,
-        )
+        return None if row is None else delivery_row(row)
 
     def awaits_critical(self, destination: str) -> bool:
         """Whether a critical output waits or is being sent, unless its destination has refused it before."""

@@ -50,7 +50,13 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRow:
-    """A delivery's state; since: when it was sent, first failed, or last found its destination down."""
+    """A delivery's state.
+
+    reason: the last one
+    since: when it was sent, first failed, or last found its destination down
+    failures: how often its destination reported that it cannot keep the output
+    unclear: how often its destination's answer left open whether it took the output, since it was last parked
+    """
 
     delivery: Delivery
     state: DeliveryState
@@ -59,7 +65,8 @@ class DeliveryRow:
     created_at: datetime
     since: datetime
     awaits_commitment: bool
-    failures: int
+    failures: int = 0
+    unclear: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +86,7 @@ def look_up(storage: StorageSettings, study_uid: str) -> Known:
         of_study = sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
         return Known(
             study=None if found is None else study_row(found),
-            deliveries=tuple(map(_delivery_row, connection.execute(of_study))),
+            deliveries=tuple(map(delivery_row, connection.execute(of_study))),
         )
 
 
@@ -208,7 +215,8 @@ def study_row(row: sa.Row[*tuple[Any, ...]]) -> StudyRow:
     return StudyRow(state=row.state, stage=row.stage, reason=row.reason, changed_at=moment(row.changed_at))
 
 
-def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
+def delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
+    """Return a row of the table of deliveries as a value."""
     return DeliveryRow(
         delivery=Delivery(
             destination=row.destination,
@@ -224,6 +232,7 @@ def _delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
         since=moment(row.since),
         awaits_commitment=bool(row.awaits_commitment),
         failures=row.commit_failures,
+        unclear=row.unclear_answers,
     )
 
 

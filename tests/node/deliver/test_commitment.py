@@ -16,7 +16,8 @@ from node.domain import Delivery, DeliveryState
 from node.metrics import Metrics
 from node.settings.destinations import DestinationTable, DicomDestination, Hl7Destination
 from node.store.database import connect
-from node.store.ledger import DeliveryRecord, Ledger
+from node.store.ledger import Ledger
+from node.store.lookup import DeliveryRow, moment
 
 DESTINATIONS = (
     DicomDestination(name="pacs", ae_title="PACS", host="localhost", port=104, storage_commitment=True),
@@ -187,7 +188,16 @@ def test_what_failed_is_never_kept(kept: set[str], failed: set[str]) -> None:
 
 @given(state=st.sampled_from(DeliveryState), awaits=st.booleans(), failures=st.integers(min_value=0, max_value=9))
 def test_every_delivery_has_one_thing_to_do(state: DeliveryState, awaits: bool, failures: int) -> None:
-    standing = DeliveryRecord(state=state, awaits_commitment=awaits, failures=failures, reason=None)
+    standing = DeliveryRow(
+        delivery=Delivery(destination="pacs", study_uid="1", sop_instance_uid="1.1", kind="sr"),
+        state=state,
+        attempts=1,
+        reason=None,
+        created_at=moment(0),
+        since=moment(0),
+        awaits_commitment=awaits,
+        failures=failures,
+    )
     expected = Next.NOTHING
     if awaits and state is SENT:
         expected = Next.ASK

@@ -22,7 +22,8 @@ from node.domain import Delivery, DeliveryState
 from node.errors import DestinationDown
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
-from node.store.ledger import DeliveryRecord, Ledger
+from node.store.ledger import Ledger
+from node.store.lookup import DeliveryRow
 from node.store.spool import Spool
 from tests.support import films, peers, senders
 from tests.support.committing import Answer, Committing, uids
@@ -71,7 +72,7 @@ class BrieflyAway(Ledger):
         super().add_transaction(uid, deliveries)
         self._is_away = True
 
-    def delivery_record(self, delivery: Delivery) -> DeliveryRecord | None:
+    def delivery_record(self, delivery: Delivery) -> DeliveryRow | None:
         if self._is_away:
             self._is_away = False
             raise OperationalError("SELECT", {}, ConnectionError())
