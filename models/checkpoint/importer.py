@@ -93,13 +93,13 @@ def bring(source: Path, directory: Path, options: ImportOptions, *, report: Prog
             network = assemble(
                 contents, place=found.place, rest=rest, generator_heads=options.gpt2_heads, seed=options.seed
             )
-        provenance = _provenance(found, contents, options)
+        manifest = _manifest(found.place, _labels(found, contents, options), network, rest=rest)
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
-        complete(aside, _manifest(provenance, network, rest=rest), card=_card(provenance, network))
+        complete(aside, manifest, card=_card(manifest, found, contents, network))
     return Imported(
         directory=directory,
-        name=provenance.name,
-        version=provenance.version,
+        name=manifest.name,
+        version=manifest.version,
         parameters=network.parameters,
         source=found.place,
         source_sha256=found.sha256,
@@ -150,19 +150,13 @@ def open_rest(directory: Path) -> Rest:
     return Rest(manifest=replace(manifest, views=None, sizes=replace(manifest.sizes, views=None)), state=state)
 
 
-def _provenance(found: Found, contents: Contents, options: ImportOptions) -> Provenance:
+def _labels(found: Found, contents: Contents, options: ImportOptions) -> tuple[str, str]:
+    """Return the name and the version of the model."""
     defaults = {"ChEX": found.model or "chex", "CheXzero": "chex-with-chexzero", "GPT-2": "chex-with-gpt2"}
     version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
     name = defaults[contents.kind][:_NAME_LENGTH] if options.name is None else options.name
     _check_label("--name", name)
-    return Provenance(
-        name=name,
-        version=version if options.version is None else options.version,
-        kind=contents.kind,
-        place=found.place,
-        sha256=found.sha256,
-        step=contents.step,
-    )
+    return name, version if options.version is None else options.version
 
 
 def counted(network: Network, report: ProgressReport) -> Iterator[FloatArray]:
@@ -195,31 +189,15 @@ def new_directory(directory: Path) -> Iterator[Path]:
     sync(directory.parent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where a model came from.
-
-    place: a name of the file for people: the source's name, and the path inside it; sha256: of that file
-    """
-
-    name: str
-    version: str
-    kind: Kind
-    place: str
-    sha256: str
-    step: int | None
-
-
-def _manifest(provenance: Provenance, network: Network, *, rest: Rest | None) -> Manifest:
+def _manifest(place: str, labels: tuple[str, str], network: Network, *, rest: Rest | None) -> Manifest:
     """Make the manifest, without hashes. If the rest comes from another model, input and decisions are that model's."""
     untrained = _untrained(network)
     mixed = len(set(network.origins.values())) > 1
     manifest = Manifest(
-        name=provenance.name,
-        version=provenance.version,
+        name=labels[0],
+        version=labels[1],
         licence=_LICENCE,
-        trained_on=f"what its publisher says of {provenance.place}"
-        + (f"; untrained: {untrained}" if untrained else ""),
+        trained_on=f"what its publisher says of {place}" + (f"; untrained: {untrained}" if untrained else ""),
         intended_use=(
             "demonstration and tests of the program; never any clinical use"
             if untrained
@@ -245,17 +223,17 @@ def _manifest(provenance: Provenance, network: Network, *, rest: Rest | None) ->
     )
 
 
-def _card(provenance: Provenance, network: Network) -> str:
+def _card(manifest: Manifest, found: Found, contents: Contents, network: Network) -> str:
     return section(
         "imported",
-        name=provenance.name,
-        version=provenance.version,
+        name=manifest.name,
+        version=manifest.version,
         untrained=_untrained(network),
-        what=_WHAT[provenance.kind],
-        kind=provenance.kind,
-        place=provenance.place,
-        sha256=provenance.sha256,
-        step=provenance.step,
+        what=_WHAT[contents.kind],
+        kind=contents.kind,
+        place=found.place,
+        sha256=found.sha256,
+        step=contents.step,
         parameters=network.parameters,
         origins=network.origins if len(set(network.origins.values())) > 1 else {},
     )
