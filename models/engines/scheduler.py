@@ -20,7 +20,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from models.engines.turns import current_question
-from models.errors import Abandoned, ModelError
+from models.errors import Abandoned
 
 if TYPE_CHECKING:
     from models.network.packed_decoding import Writing
@@ -87,42 +87,26 @@ class Scheduler:
         self._person_ended = time.monotonic()
         self._person_units = self._film_units = 0
         self._thread: Thread | None = None
-        self._is_stopped = False
-
-    @property
-    def used_bytes(self) -> int:
-        """The bytes of the keys and values of all sentences that are being generated, at their greatest length."""
-        with self._changed:
-            return self._films.used_bytes + self._people.used_bytes
 
     def call(self, function: Callable[[], T]) -> T:
-        """Run a function in its turn. Raises its errors; Abandoned; ModelError if the scheduler was stopped."""
+        """Run a function in its turn. Raises its errors, and Abandoned."""
         results = list[T]()
         call = _Function(run=lambda: results.append(function()))
         self._wait(call, lambda lane: lane.calls.append(call))
         return results.pop()
 
     def write(self, writing: Writing, *, size: int) -> None:
-        """Generate sentences to their end, together with others; size: see `used_bytes`. Raises as `call`."""
+        """Generate sentences to their end, together with others. Raises as `call`.
+
+        size: the bytes of their keys and values at their greatest length
+        """
         sentences = _Sentences(writing=writing, size=size)
         self._wait(sentences, lambda lane: lane.waiting.append(sentences))
-
-    def stop(self) -> None:
-        """Let all callers go with ModelError, and take no more work. The unit that is being computed ends first."""
-        with self._changed:
-            self._is_stopped, thread = True, self._thread
-            for lane in (self._films, self._people):
-                lane.fail(ModelError("the engine was stopped"))
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
 
     def _wait(self, work: _Work, enqueue: Callable[[_Lane], None]) -> None:
         """Queue work of this thread, and wait until it is done."""
         question, is_abandoned = current_question(), _is_abandoned.get()
         with self._changed:
-            if self._is_stopped:
-                raise ModelError("the engine was stopped")
             if question is not None and question not in self._questions:
                 self._questions.append(question)
                 question.callback(self._end_question, question)
@@ -179,7 +163,7 @@ class Scheduler:
                 if self._people.has_work or (self._films.has_work and not self._seconds_for_question()):
                     return self._chosen()
                 seconds = self._seconds_for_question() if self._films.has_work else _LINGER_SECONDS
-                was_told = not self._is_stopped and self._changed.wait(seconds)
+                was_told = self._changed.wait(seconds)
                 if not was_told and not self._films.has_work and not self._people.has_work:
                     self._thread = None
                     return None

@@ -127,18 +127,15 @@ class Chex(nn.Module):
         return outputs
 
     @torch.no_grad()
-    def write(
-        self, features: Tensor, max_length: int | None = None, *, after_token: Callable[[], None] = lambda: None
-    ) -> Tensor:
+    def write(self, features: Tensor, max_length: int | None = None) -> Tensor:
         """Generate one sentence per feature [S, dim], greedily (spec §7.3).
 
         max_length: tokens of a sentence, the leading BOS included; the manifest's if None
-        after_token: is called after each token of all sentences
         Returns token ids [S, T], int64, T <= max_length; a finished sentence is padded with 50256.
         """
         if max_length is None:
             max_length = self.sizes.generator.max_length
-        return self.generator.write(features, max_length=max_length, after_token=after_token)
+        return self.generator.write(features, max_length=max_length)
 
 
 def whole_picture(patches: Tensor, positions: Tensor, cls: Tensor) -> Tensor:

@@ -64,17 +64,6 @@ class PackedWriter:
         self._prefix = _Prefix(generator, products)
         self._layers = [_Layer(layer, products) for layer in generator.layers if isinstance(layer, GeneratorLayer)]
 
-    @torch.inference_mode()
-    def write(self, features: Tensor) -> Tensor:
-        """Return the ids that `SentenceGenerator.write` returns for features [S, dim]."""
-        writing = self.start(features)
-        for _ in self.join([writing]):
-            pass
-        while not writing.is_over:
-            for _ in self.step([writing]):
-                pass
-        return writing.ids
-
     def start(self, features: Tensor) -> Writing:
         """Return sentences of which nothing is computed yet. Raises ValueError for features of another size."""
         if features.ndim != 2 or features.shape[1] != self.dim:
@@ -131,11 +120,6 @@ class PackedWriter:
             self.products.release(self._tokens.weight)
         embedded: Tensor = self._tokens(tokens)
         return embedded
-
-    def prefix_key_values(self, features: Tensor) -> Tensor:
-        """Turn features [S, dim] into prefixes, as `SentenceGenerator.prefix_key_values`."""
-        hidden = self._prefix.expand(features)
-        return torch.stack([self._prefix.of_layer(hidden, layer) for layer in range(self._sizes.layers)])
 
 
 class Writing:

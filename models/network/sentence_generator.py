@@ -6,7 +6,7 @@ cached per layer and written in place, so one step costs one token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -81,11 +81,10 @@ class SentenceGenerator(nn.Module):
         self.layers = nn.ModuleList(GeneratorLayer(sizes.width, heads=sizes.heads) for _ in range(sizes.layers))
         self.norm_after = nn.LayerNorm(sizes.width)
 
-    def write(self, features: Tensor, *, max_length: int, after_token: Callable[[], None] = lambda: None) -> Tensor:
+    def write(self, features: Tensor, *, max_length: int) -> Tensor:
         """Write a sentence per feature [S, dim]: always the likeliest token, no other rule (spec §7.3).
 
         max_length: tokens of a sentence, the leading BOS included
-        after_token: is called after each token of all sentences
         Returns token ids [S, T], int64, from BOS to the end of the longest sentence, T <= max_length; a finished
         sentence is fed and padded with END. Raises ValueError where the network has no such positions.
         """
@@ -102,7 +101,6 @@ class SentenceGenerator(nn.Module):
             finished |= chosen == SENTENCE_END
             if finished.all():
                 return ids[:, : place + 2]
-            after_token()
         return ids
 
     def remember(self, features: Tensor, *, room: int) -> list[KeyValueCache]:

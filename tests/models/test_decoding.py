@@ -140,8 +140,19 @@ def drawn(count: int, dim: int = 16, *, seed: int = 11) -> Tensor:
     return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
 
 
-def writer_of(generator: SentenceGenerator, *, form: Form = "float32", max_length: int = 30) -> PackedWriter:
-    return PackedWriter(generator, max_length=max_length, form=form)
+class WholeWriter(PackedWriter):
+    """Writes sentences to their end."""
+
+    def write(self, features: Tensor) -> Tensor:
+        writing = self.start(features)
+        list(self.join([writing]))
+        while not writing.is_over:
+            list(self.step([writing]))
+        return writing.ids
+
+
+def writer_of(generator: SentenceGenerator, *, form: Form = "float32", max_length: int = 30) -> WholeWriter:
+    return WholeWriter(generator, max_length=max_length, form=form)
 
 
 @pytest.mark.parametrize("count", [1, 2, 9, 33])
@@ -165,7 +176,7 @@ def test_another_prefix_writes_the_same_in_both_decodings(sizes: GeneratorSizes)
 
     assert prefixes.shape == (SIZES.layers, 2, 3, SIZES.heads, generator.sizes.prefix_length, 8)
     assert bool(torch.equal(prefixes[0], prefixes[1])) == generator.sizes.prefix_shared
-    packed = PackedWriter(generator, max_length=9).write(features)
+    packed = writer_of(generator, max_length=9).write(features)
     assert packed.tolist() == generator.write(features, max_length=9).tolist()
 
 
@@ -395,7 +406,7 @@ SHAPES = ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))
 COMPANIES = ((1, 1), (2, 5), (29, 1, 3), (7, 29, 29, 29), (1, 1, 1, 1, 1))
 
 
-def alone(writer: PackedWriter, features: Tensor) -> list[list[int]]:
+def alone(writer: WholeWriter, features: Tensor) -> list[list[int]]:
     return [[int(token) for token in ids] for ids in writer.write(features)]
 
 
@@ -472,7 +483,7 @@ def test_one_row_is_multiplied_as_two() -> None:
 def test_ids_are_the_same_alone_and_in_company(
     generator: SentenceGenerator, form: Form, late: int, company: tuple[int, ...]
 ) -> None:
-    writer = PackedWriter(generator, max_length=30, form=form_or_skip(form))
+    writer = writer_of(generator, form=form_or_skip(form))
     parts = [drawn(count, seed=place) for place, count in enumerate(company)]
 
     found = together(writer, parts, late=late)

@@ -1,4 +1,4 @@
-"""The scheduler: who is next, what a person waits for, who leaves, and what an error or a stop does to others.
+"""The scheduler: who is next, what a person waits for, who leaves, and what an error does to others.
 
 Waits are counted in units (calls, layers, tokens), not in seconds: the scripted decoder notes each.
 """
@@ -18,9 +18,9 @@ from typing import cast
 import pytest
 import torch
 
-from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, while_wanted
+from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, _Lane, while_wanted
 from models.engines.turns import for_person
-from models.errors import Abandoned, ModelError
+from models.errors import Abandoned
 from models.network.packed_decoding import Writing
 from tests.support.fakes import Panic
 
@@ -107,8 +107,13 @@ class Callers:
             time.sleep(0.001)
 
     def queued(self) -> int:
-        lanes = (self.scheduler._films, self.scheduler._people)
-        return sum(len(lane.calls) + len(lane.waiting) for lane in lanes)
+        return sum(len(lane.calls) + len(lane.waiting) for lane in self._lanes())
+
+    def used_bytes(self) -> int:
+        return sum(lane.used_bytes for lane in self._lanes())
+
+    def _lanes(self) -> tuple[_Lane, _Lane]:
+        return self.scheduler._films, self.scheduler._people
 
     def _begin(
         self, name: str, act: Callable[[], object], *, is_person: bool, wanted: threading.Event | None = None
@@ -208,7 +213,7 @@ def test_sentences_that_do_not_fit_wait() -> None:
     used: list[int] = []
 
     def count(_: list[str]) -> bool:
-        used.append(callers.scheduler.used_bytes)
+        used.append(callers.used_bytes())
         return False
 
     for name in ("a", "b", "c"):
@@ -266,7 +271,7 @@ def test_who_gives_up_leaves_at_the_next_token() -> None:
     assert isinstance(outcomes["gone"], Abandoned)
     assert outcomes["stays"] is None
     assert callers.script.tokens() == ["stays gone", "stays", "stays", "stays"]
-    callers.wait_for(lambda: callers.scheduler.used_bytes == 0)
+    callers.wait_for(lambda: callers.used_bytes() == 0)
 
 
 def test_who_gives_up_while_waiting_is_never_computed() -> None:
@@ -304,25 +309,6 @@ def test_an_error_of_a_call_reaches_its_caller_only() -> None:
         callers.scheduler.call(lambda: 1 // 0)
 
     assert callers.scheduler.call(lambda: 7) == 7
-
-
-def test_a_stopped_scheduler_lets_all_callers_go() -> None:
-    callers = held("layer 5 film")
-    callers.write(Said("film", 10**6))
-    assert callers.script.reached.wait(LIMIT_SECONDS)
-    callers.write(Said("waiting", 1))
-    callers.call("call", is_person=True)
-
-    stopping = threading.Thread(target=callers.scheduler.stop)
-    stopping.start()
-    callers.wait_for(lambda: len(callers.outcomes) == 3)
-    outcomes = callers.finish()
-    stopping.join(LIMIT_SECONDS)
-
-    assert not stopping.is_alive()
-    assert {str(error) for error in outcomes.values()} == {"the engine was stopped"}
-    with pytest.raises(ModelError, match="stopped"):
-        callers.scheduler.call(lambda: 1)
 
 
 def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
