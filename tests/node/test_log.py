@@ -12,7 +12,6 @@ import time
 import pytest
 
 from node import log
-from node.config import REMOVED
 from tests.paths import REPOSITORY
 
 NODE = REPOSITORY / "node"
@@ -135,7 +134,7 @@ def test_the_listed_events_are_exactly_the_logged_events() -> None:
     said = {event for source in sources for event in re.findall(rf'"((?:{roots})\.\w+)"', source)}
 
     said -= {"engine.sqlite", "retention.lock", "study.html", "worklist.html"}  # files
-    said -= {"model.prompts", "model.uncompared", *REMOVED}  # settings
+    said -= {"model.prompts", "model.uncompared"}  # settings
     formatted = {"instance.kept", "instance.repeated", "delivery.sent", "delivery.delayed", "delivery.parked"}
     assert said | formatted == set(log.EVENTS)
 
