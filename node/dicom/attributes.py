@@ -129,3 +129,8 @@ def wholes(dataset: Dataset, keyword: Key) -> tuple[int, ...]:
 def items(dataset: Dataset, keyword: str) -> tuple[Dataset, ...]:
     """Return the items of a sequence; an empty tuple when it is absent, empty or broken."""
     return tuple(item for item in values(dataset, keyword) if isinstance(item, Dataset))
+
+
+def references(dataset: Dataset, keyword: str = "ReferencedSOPSequence") -> list[str]:
+    """Return the SOP Instance UIDs that a sequence refers to."""
+    return [uid for item in items(dataset, keyword) if (uid := text(item, "ReferencedSOPInstanceUID"))]

@@ -62,7 +62,7 @@ def place_of(region: Dataset) -> tuple[list[str], Box] | LeftOut:
     if kind(region) == "SCOORD3D":
         return LeftOut(reason="a region has coordinates of the patient; draw it on the film")
     images = [item for item in attributes.items(region, "ContentSequence") if kind(item) == "IMAGE"]
-    films = [film for image in images for film in referenced(image)]
+    films = [film for image in images for film in attributes.references(image)]
     if not films:
         return LeftOut(reason="a region names no film")
     box = surround(attributes.text(region, "GraphicType"), pairs(region, "GraphicData"))
@@ -173,19 +173,13 @@ def tracking(group: Dataset) -> tuple[str, str]:
     return named, uid
 
 
-def referenced(item: Dataset) -> list[str]:
-    """Return the SOP Instance UIDs that an item refers to."""
-    objects = attributes.items(item, "ReferencedSOPSequence")
-    return [uid for found in objects if (uid := attributes.text(found, "ReferencedSOPInstanceUID"))]
-
-
-def evidence(report: Dataset, keyword: str = "CurrentRequestedProcedureEvidenceSequence") -> set[str]:
-    """Return the SOP Instance UIDs of a sequence that names studies, series and objects (PS3.3 C.17.2)."""
+def evidence(report: Dataset) -> set[str]:
+    """Return the SOP Instance UIDs of the evidence, which names studies, series and objects (PS3.3 C.17.2)."""
     return {
         uid
-        for study in attributes.items(report, keyword)
+        for study in attributes.items(report, "CurrentRequestedProcedureEvidenceSequence")
         for series in attributes.items(study, "ReferencedSeriesSequence")
-        for uid in referenced(series)
+        for uid in attributes.references(series)
     }
 
 

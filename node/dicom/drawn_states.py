@@ -82,18 +82,17 @@ def _annotations(state: Dataset, films: list[str]) -> Iterator[tuple[str, _Frame
     for annotation in attributes.items(state, "GraphicAnnotationSequence"):
         if attributes.text(annotation, "GraphicLayer") == identity.ANALYZED_LAYER:
             continue  # the node's own square, in a state of the node that was changed and saved again
-        for film in _referenced(annotation) or films:
+        for film in _images(annotation) or films:
             frame = _Frame(state, film)
             yield from ((film, frame, item) for item in _drawn_items(annotation))
 
 
 def _films(state: Dataset) -> list[str]:
-    return [film for series in attributes.items(state, "ReferencedSeriesSequence") for film in _referenced(series)]
+    return [film for series in attributes.items(state, "ReferencedSeriesSequence") for film in _images(series)]
 
 
-def _referenced(item: Dataset) -> list[str]:
-    images = attributes.items(item, "ReferencedImageSequence")
-    return [uid for image in images if (uid := attributes.text(image, "ReferencedSOPInstanceUID"))]
+def _images(item: Dataset) -> list[str]:
+    return attributes.references(item, "ReferencedImageSequence")
 
 
 def _drawn_items(annotation: Dataset) -> Iterator[Dataset]:
@@ -193,7 +192,7 @@ class _Frame:
         rotation = attributes.number(state, "ImageRotation") or 0.0
         self._is_turned = bool(rotation) or attributes.text(state, "ImageHorizontalFlip") == "Y"
         areas = attributes.items(state, "DisplayedAreaSelectionSequence")
-        own = [area for area in areas if not (named := _referenced(area)) or film in named]
+        own = [area for area in areas if not (named := _images(area)) or film in named]
         self._area = own[0] if own else Dataset()
 
     def pixels(self, points: list[Point], units: str) -> list[Point] | LeftOut:

@@ -53,28 +53,18 @@ def parse(dataset: Dataset) -> RejectionNote | None:
     codes = attributes.items(dataset, "ConceptNameCodeSequence")
     is_dcm = [attributes.text(code, "CodingSchemeDesignator") == "DCM" for code in codes] == [True]
     title = TITLES.get(attributes.text(codes[0], "CodeValue")) if is_dcm else None
-    rejected = frozenset(_evidence(dataset)) | frozenset(_listed(dataset))
+    rejected = frozenset(_rejected(dataset))
     if title is None or not rejected or parse_header(dataset).is_own:
         return None
     return RejectionNote(title=title, rejected=rejected, header=dataset)
 
 
-def _evidence(dataset: Dataset) -> Iterator[str]:
-    """Yield the objects of the evidence that lie in the note's own study (PS3.3 C.17.2)."""
+def _rejected(dataset: Dataset) -> Iterator[str]:
+    """Yield the objects of the evidence that lie in the note's own study (PS3.3 C.17.2), and of the content items."""
     own = attributes.text(dataset, "StudyInstanceUID")
     for study in attributes.items(dataset, "CurrentRequestedProcedureEvidenceSequence"):
         if attributes.text(study, "StudyInstanceUID") == own:
             for series in attributes.items(study, "ReferencedSeriesSequence"):
-                yield from _referenced(series)
-
-
-def _listed(dataset: Dataset) -> Iterator[str]:
-    """Yield the objects of the content items (PS3.16 TID 2010)."""
-    for item in attributes.items(dataset, "ContentSequence"):
-        yield from _referenced(item)
-
-
-def _referenced(dataset: Dataset) -> Iterator[str]:
-    for item in attributes.items(dataset, "ReferencedSOPSequence"):
-        if uid := attributes.text(item, "ReferencedSOPInstanceUID"):
-            yield uid
+                yield from attributes.references(series)
+    for item in attributes.items(dataset, "ContentSequence"):  # PS3.16 TID 2010
+        yield from attributes.references(item)
