@@ -145,14 +145,14 @@ def _write(out: Path, archive: Spool, settings: Settings, reader: RadiographRead
     )
     for study_uid in archive.studies():
         shutil.rmtree(out / study_uid, ignore_errors=True)
-        instances = pipeline.spool.study(study_uid).instances
+        instances = pipeline.spool.instances(study_uid)
         files = tuple(instance.path.name for instance in instances)
         answers = pipeline.answers(
             Round(study_uid=study_uid, number=1, files=files, created_at=datetime.now(UTC).replace(microsecond=0))
         )
         names = [part.report.part for part in answers.parts]
         sent = {output.sop_instance_uid: output for mark in pipeline.spool.rounds(study_uid) for output in mark.outputs}
-        objects = [_received(instance, sent, names) for instance in archive.study(study_uid).instances]
+        objects = [_received(instance, sent, names) for instance in archive.instances(study_uid)]
         sources = {uid: source for part in answers.parts for uid, source in part.sources.items()}
         write_folder(out, answers.report, objects, sources, sections=[part.report for part in answers.parts])
 

@@ -324,7 +324,7 @@ class Sending:
         answers = questions.answer_outputs(self.spool, study_uid)
         if any(output.sop_instance_uid == delivery.sop_instance_uid for output in answers):
             return
-        arrivals = [instance.received_at for instance in self.spool.study(study_uid).instances]
+        arrivals = [instance.received_at for instance in self.spool.instances(study_uid)]
         arrivals += [release.at for release in self.spool.releases(study_uid)]
         last = max((at.timestamp() for at in arrivals if at.timestamp() <= started), default=started)
         self.metrics.turnaround_seconds.observe(time.time() - last)

@@ -84,7 +84,7 @@ def remove_gone(spool: Spool) -> None:
 
 
 def _is_here(spool: Spool, notice: Notice) -> bool:
-    return bool(spool.study(notice.study).instances)
+    return bool(spool.instances(notice.study))
 
 
 def study_of(directory: Path, notice_id: str) -> str | None:

@@ -118,7 +118,7 @@ def _corrected(film: AnsweredFilm, made: list[Correction], prompts: PromptSet) -
 def all_corrections(spool: Spool) -> Iterator[tuple[AnsweredFilm, list[Correction]]]:
     """Yield every corrected film that is still stored, with its corrections, oldest first."""
     for study_uid in spool.studies():
-        for instance in spool.study(study_uid).instances if spool.corrections(study_uid) else ():
+        for instance in spool.instances(study_uid) if spool.corrections(study_uid) else ():
             if own := corrections_of(spool, instance):
                 try:
                     yield read_film(spool, instance), own

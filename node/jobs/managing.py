@@ -33,7 +33,7 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
     """
     spool = Spool(settings.storage.directory)
     for study_uid in study_uids:
-        if not is_uid(study_uid) or not spool.study(study_uid).instances:
+        if not is_uid(study_uid) or not spool.instances(study_uid):
             raise InputError(f"{study_uid}: this node has no such study; see `node status`")
     with _parked_work(settings) as (ledger, client):
         return {study_uid: _retry_study(study_uid, settings, spool, ledger, client) for study_uid in study_uids}
@@ -114,7 +114,7 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
     Raises InputError if these numbers have changed, or the study is being processed.
     """
     with open_ledger(settings.storage) as ledger:
-        instances = spool.study(study_uid).instances
+        instances = spool.instances(study_uid)
         if not instances:
             raise InputError("this node has no such study; it may have been removed")
         is_answered = any(answer.is_open for answer in questions.answers_of(spool, study_uid))
@@ -138,7 +138,7 @@ def read_again(settings: Settings, spool: Spool, study_uid: str) -> None:
         open_ledger(settings.storage) as ledger,
         closing(Client(database.open_executor_database(settings.storage))) as client,
     ):
-        if not spool.study(study_uid).instances:
+        if not spool.instances(study_uid):
             raise InputError("this node has no such study; it may have been removed")
         if ledger.study_state(study_uid) not in ("finished", "parked"):
             raise InputError(_BUSY)

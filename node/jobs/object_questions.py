@@ -70,7 +70,7 @@ def take(spool: Spool, study_uid: str, *, settings: QuestionsSettings, run_objec
 
 def _candidates(spool: Spool, study_uid: str) -> Iterator[Instance]:
     covered = rounds.covered(spool.rounds(study_uid))
-    for instance in spool.study(study_uid).instances:
+    for instance in spool.instances(study_uid):
         if instance.path.name not in covered and question_object.may_be(instance.path):
             yield instance
 

@@ -91,13 +91,13 @@ class Patients:
 
     def earlier_among(self, studies: Iterable[str], film: Instance, spool: Spool) -> list[EarlierFilm]:
         """Return the same as `earlier`, but from some studies only."""
-        everything = [instance for study in studies for instance in spool.study(study).instances]
+        everything = [instance for study in studies for instance in spool.instances(study)]
         return self._earlier(film, {instance: self._taken(instance) for instance in everything}, spool)
 
     def earlier(self, film: Instance, spool: Spool) -> list[EarlierFilm]:
         """Return the patient's read films that were taken before a film, last one first; without rejected films."""
         with self._searching:
-            everything = [instance for study in spool.studies() for instance in spool.study(study).instances]
+            everything = [instance for study in spool.studies() for instance in spool.instances(study)]
             known = {instance: self._taken(instance) for instance in everything}
             self._known = {instance.path: taken for instance, taken in known.items()}
         return self._earlier(film, known, spool)
@@ -124,7 +124,7 @@ class Patients:
 
 def _is_read(film: Instance, spool: Spool) -> bool:
     """Whether a film has a valid answer."""
-    instances = spool.study(film.study_uid).instances
+    instances = spool.instances(film.study_uid)
     is_answered = newest_reading(spool.readings(film.study_uid), film) is not None
     return is_answered and film.sop_instance_uid not in rejections_of(instances)
 
@@ -215,7 +215,7 @@ def patients_of(spool: Spool, study_uid: str) -> list[PatientRow]:
 
 def _named(spool: Spool, study_uid: str) -> Iterator[dict[str, str]]:
     asking = {mark.file for mark in questions.objects_of(spool, study_uid)}
-    for instance in reversed(spool.study(study_uid).instances):
+    for instance in reversed(spool.instances(study_uid)):
         if instance.path.name in asking:
             continue
         header = header_of(instance.path, character_set=spool.character_set)

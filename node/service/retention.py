@@ -91,10 +91,10 @@ def removed(spool: Spool, ledger: Ledger, *, limit: datetime) -> list[str]:
     return [
         study_uid
         for study_uid in ledger.finished_studies(before=limit)
-        if not spool.study(study_uid).instances and ledger.is_delivered(study_uid)
+        if not spool.instances(study_uid) and ledger.is_delivered(study_uid)
     ]
 
 
 def _is_old(spool: Spool, study_uid: str, limit: datetime) -> bool:
-    study = spool.study(study_uid)
-    return bool(study.instances) and study.last_arrival < limit
+    instances = spool.instances(study_uid)
+    return bool(instances) and instances[-1].received_at < limit

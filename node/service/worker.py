@@ -255,7 +255,7 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
         for mark in questions.objects_of(spool, study_uid):
             if mark.is_open:
                 client.run_object(study_uid, mark.sop_instance_uid)
-        if study_uid not in noted and spool.study(study_uid).instances and not spool.has_unread(study_uid):
+        if study_uid not in noted and spool.instances(study_uid) and not spool.has_unread(study_uid):
             ledger.add_finished_study(study_uid)
 
 

@@ -52,19 +52,6 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
-    """The received objects of one study. Never a patient's name."""
-
-    uid: str
-    instances: tuple[Instance, ...]
-
-    @property
-    def last_arrival(self) -> datetime:
-        """When the newest object of the study was stored."""
-        return max(instance.received_at for instance in self.instances)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """A received object that is safely on disk.
 

@@ -42,7 +42,7 @@ from node.store.correction import Correction, Release
 from node.store.folders import STUDIES, Folders, mark_format, require_known_format
 from node.store.incoming import Incoming, full, has_other_pixels
 from node.store.index import Index
-from node.store.received import Instance, Study
+from node.store.received import Instance
 from node.store.rounds import RoundMark
 
 _MIB = 1024 * 1024
@@ -151,11 +151,10 @@ class Spool:
         """Whether a study is marked as STAT."""
         return (self._folder(study_uid) / "urgent").exists()
 
-    def study(self, study_uid: str) -> Study:
+    def instances(self, study_uid: str) -> tuple[Instance, ...]:
         """Return the newest version of each received object of a study, in order of arrival."""
         newest = received.instances(received.newest(self._folder(study_uid) / "received"))
-        ordered = sorted(newest, key=lambda instance: (instance.received_at, instance.sop_instance_uid))
-        return Study(uid=study_uid, instances=tuple(ordered))
+        return tuple(sorted(newest, key=lambda instance: (instance.received_at, instance.sop_instance_uid)))
 
     def versions(self, study_uid: str) -> list[Instance]:
         """Return every version of each received object of a study, in order of arrival."""
@@ -303,7 +302,7 @@ class Spool:
     def uncover(self, study_uid: str) -> None:
         """Make the next round of a study cover all its files again, because its outputs are lost."""
         marks = self.rounds(study_uid)
-        names = [instance.path.name for instance in self.study(study_uid).instances]
+        names = [instance.path.name for instance in self.instances(study_uid)]
         mark = RoundMark(
             number=max((mark.number for mark in marks), default=0) + 1,
             created_at=datetime.now(UTC).replace(microsecond=0),

@@ -99,7 +99,7 @@ def load(spool: Spool, study_uid: str, *, keys: Iterable[str] = ()) -> StudyFact
         answers=tuple(questions.answers_of(spool, study_uid)),
         readings={key: found for key in keys if (found := spool.reading(study_uid, key)) is not None},
         notes=notes_among(received.listed(folder)),
-        instances=spool.study(study_uid).instances,
+        instances=spool.instances(study_uid),
     )
 
 
@@ -125,7 +125,7 @@ def rejected_by(notes: Iterable[RejectionNote]) -> frozenset[str]:
 
 def film_in(spool: Spool, study_uid: str, uid: str) -> Instance | None:
     """Return the newest version of a received object of a study; None if it is unknown or removed."""
-    instances = spool.study(study_uid).instances
+    instances = spool.instances(study_uid)
     return next((instance for instance in instances if instance.sop_instance_uid == uid), None)
 
 
@@ -176,7 +176,7 @@ def rejections_of(instances: Iterable[Instance]) -> dict[str, FilmRejection]:
 
 def require_valid(spool: Spool, film: Instance) -> None:
     """Raise InputError with the reason for a film that an archive has rejected: it takes no question or correction."""
-    why = rejections_of(spool.study(film.study_uid).instances).get(film.sop_instance_uid)
+    why = rejections_of(spool.instances(film.study_uid)).get(film.sop_instance_uid)
     if why is not None:
         raise InputError(f"this film was {why.text}; what the node reported on it is void")
 

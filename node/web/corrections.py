@@ -112,7 +112,7 @@ def correct(parts: Parts, request: Request, film: AddressedFilm, new: NewCorrect
 @router.post("/studies/{uid}/finish", status_code=202, responses=responses(404, 422, 503))
 def finish(parts: Parts, request: Request, uid: StudyUid) -> Finished:
     """Let all corrections that wait in a study leave now, in one report; does nothing if none waits."""
-    if not parts.spool.study(uid).instances:
+    if not parts.spool.instances(uid):
         raise Problem(404, "this node has no such study")
     found = correcting.finish(uid, settings=parts.settings, spool=parts.spool)
     audit(request, "corrections.finished", study=uid)

@@ -64,7 +64,7 @@ class NewReading(BaseModel):
 @router.get("/studies/{uid}/manage")
 def show_choices(parts: Parts, request: Request, uid: str) -> Response:
     """Show the deliveries that deleting a study would end, and ask for the reason."""
-    instances = parts.spool.study(uid).instances if is_uid(uid) else ()
+    instances = parts.spool.instances(uid) if is_uid(uid) else ()
     if not instances:
         return pages.refuse(parts, request, 404, "This node has no such study. It may have been removed.")
     with open_ledger(parts.settings.storage) as ledger:

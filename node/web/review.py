@@ -156,7 +156,7 @@ def next_film(parts: WebParts, *, after: tuple[str, str]) -> ReviewFilm | None:
 def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
     """Return the patient of each film of a study, by SOP Instance UID, from its own header, because they may differ."""
     found = {}
-    for instance in parts.spool.study(study_uid).instances:
+    for instance in parts.spool.instances(study_uid):
         if (header := header_of(instance.path, character_set=parts.spool.character_set)) is not None:
             name, years = patient.whole_text(header, "PatientName"), patient_age(header).years
             taken = parts.patients.time_of(instance)

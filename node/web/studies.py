@@ -353,7 +353,7 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     corrections = spool.corrections(study_uid)
     asking = {mark.file for mark in objects_of(spool, study_uid)}
-    instances = spool.study(study_uid).instances
+    instances = spool.instances(study_uid)
     rejected = rejections_of(instances)
     seen = []
     for instance in instances:

@@ -183,7 +183,7 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
     readings, conflicts = spool.readings(study_uid), spool.conflicts(study_uid)
     rounds = coverage(marks)
     asking = {mark.file: mark for mark in questions.objects_of(spool, study_uid)}
-    instances = spool.study(study_uid).instances
+    instances = spool.instances(study_uid)
     rejected, newest = rejections_of(instances), {instance.path for instance in instances}
     for instance in (*spool.versions(study_uid), *conflicts):
         is_conflict = instance in conflicts

@@ -127,7 +127,7 @@ class _Exporter:
 
     def study(self, study_uid: str, *, begin: datetime, nobodys: frozenset[str]) -> None:
         """Write the films of a study that came since a moment, and the newest objects on them."""
-        if not any(instance.received_at >= begin for instance in self._spool.study(study_uid).instances):
+        if not any(instance.received_at >= begin for instance in self._spool.instances(study_uid)):
             return
         facts = study_facts.load(self._spool, study_uid)
         answered = self._answered(facts, begin=begin)

@@ -138,7 +138,7 @@ def test_an_export_holds_films_objects_and_labels_and_names_nobody(tmp_path: Pat
 
 def test_a_film_looks_as_before_and_no_object_has_more_errors(tmp_path: Path, node: Settings) -> None:
     bench = read(node, FILM)
-    [instance] = bench.spool.study(str(FILM.StudyInstanceUID)).instances
+    [instance] = bench.spool.instances(str(FILM.StudyInstanceUID))
 
     out = exported(node, tmp_path / "out")
 

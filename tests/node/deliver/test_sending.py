@@ -168,7 +168,7 @@ def test_a_delivery_that_a_person_ended_is_not_sent(bench: Bench) -> None:
 
 
 def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
-    os.utime(bench.spool.study(STUDY).instances[0].path, (time.time() - HOUR, time.time() - HOUR))
+    os.utime(bench.spool.instances(STUDY)[0].path, (time.time() - HOUR, time.time() - HOUR))
 
     for number, delivery in enumerate(bench.deliveries):
         assert counted(bench.sending, "cxr_turnaround_seconds_count") == 0, number
@@ -179,7 +179,7 @@ def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
 
 
 def test_a_round_of_a_person_is_timed_from_what_was_said(bench: Bench) -> None:
-    os.utime(bench.spool.study(STUDY).instances[0].path, (time.time() - HOUR, time.time() - HOUR))
+    os.utime(bench.spool.instances(STUDY)[0].path, (time.time() - HOUR, time.time() - HOUR))
     for minutes in (2, 1, -9):
         at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
         bench.spool.keep_document(STUDY, "released", str(minutes), {"at": at, "corrections": ["a"]})

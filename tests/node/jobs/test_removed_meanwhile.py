@@ -32,7 +32,7 @@ STUDY, FILM = str(SEEN.StudyInstanceUID), str(SEEN.SOPInstanceUID)
 FOLDERS = ("received", "conflicts", "readings", "corrections", "questions", "rounds")
 
 LOOKS: dict[str, Callable[[Spool], int]] = {
-    "study": lambda spool: len(spool.study(STUDY).instances),
+    "study": lambda spool: len(spool.instances(STUDY)),
     "versions": lambda spool: len(spool.versions(STUDY)),
     "conflicts": lambda spool: len(spool.conflicts(STUDY)),
     "readings": lambda spool: len(spool.readings(STUDY)),

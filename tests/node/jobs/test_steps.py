@@ -73,7 +73,7 @@ def test_a_round_covers_no_object_that_was_not_taken(bench: Bench) -> None:
     seen, path = list[str](), bench.keep(FILM)
 
     def take(study_uid: str) -> None:
-        seen.extend(instance.path.name for instance in bench.spool.study(study_uid).instances)
+        seen.extend(instance.path.name for instance in bench.spool.instances(study_uid))
         bench.keep(OTHER)  # it came meanwhile
 
     bench.steps.take_objects = take

@@ -89,7 +89,7 @@ def test_dcmtk_stores_a_film_over_tls(node: Node, authority: Authority, scanner:
     sent = subprocess.run([*command, str(tls_port(node)), str(path)], check=False, capture_output=True, timeout=60)
 
     assert sent.returncode == 0, sent.stderr
-    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    (instance,) = node.spool.instances(film.StudyInstanceUID)
     assert instance.sop_instance_uid == film.SOPInstanceUID
 
 

@@ -204,7 +204,7 @@ def test_a_film_rejected_before_it_comes_is_not_read(tmp_path: Path) -> None:
 
     assert bench.round() == first == []
     assert bench.reader.count == 0
-    [file] = [item.path.name for item in bench.spool.study(STUDY).instances if item.sop_instance_uid != "1.2.3.4.8"]
+    [file] = [item.path.name for item in bench.spool.instances(STUDY) if item.sop_instance_uid != "1.2.3.4.8"]
     assert bench.steps.read(STUDY, file) == "left:rejected"
 
 
@@ -496,8 +496,8 @@ def test_a_note_in_orthanc_is_answered_by_a_note_in_orthanc(tmp_path: Path) -> N
     assert (len(results), rejected_uids(found[note.sop_instance_uid])) == (2, results)
     sent = [arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")]
     assert sorted(sent) == sorted([*results, note.sop_instance_uid])
-    assert str(theirs.SOPInstanceUID) in {item.sop_instance_uid for item in spool.study(STUDY).instances}
-    assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.study(STUDY).instances}
+    assert str(theirs.SOPInstanceUID) in {item.sop_instance_uid for item in spool.instances(STUDY)}
+    assert note.sop_instance_uid not in {item.sop_instance_uid for item in spool.instances(STUDY)}
 
 
 def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
@@ -519,8 +519,8 @@ def test_a_rejected_film_is_shown_as_such_everywhere(tmp_path: Path) -> None:
     assert 'class="finding ' not in page
     assert "Rejected for Quality Reasons (113001 DCM)" in page
     assert (shown["status"], shown["rejected"]["code"]) == ("rejected", "113001")
-    [rejected] = rejections_of(bench.spool.study(str(STUDY)).instances).values()
-    note = next(item for item in bench.spool.study(STUDY).instances if item.sop_instance_uid == "1.2.3.4.8")
+    [rejected] = rejections_of(bench.spool.instances(str(STUDY))).values()
+    note = next(item for item in bench.spool.instances(STUDY) if item.sop_instance_uid == "1.2.3.4.8")
     assert (rejected.code, rejected.at) == ("113001", note.received_at)
     assert (line["read"], line["rejected"], line["marks"]) == (0, 1, [])
     assert "1 rejected" in worklist

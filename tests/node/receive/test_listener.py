@@ -55,7 +55,7 @@ def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
 
     assert peers.send(film, port=node.listener.port) == 0x0000
 
-    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    (instance,) = node.spool.instances(film.StudyInstanceUID)
     assert sent is not None
     assert instance.path.read_bytes().endswith(sent)
     assert instance.sha256 == hashlib.sha256(sent).hexdigest()
@@ -94,7 +94,7 @@ def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:
     film = films.thumbnail()
     peers.send(film, port=node.listener.port)
 
-    kept = dcmread(node.spool.study(film.StudyInstanceUID).instances[0].path)
+    kept = dcmread(node.spool.instances(film.StudyInstanceUID)[0].path)
 
     assert kept.file_meta.SourceApplicationEntityTitle == "TESTER"
     assert kept.file_meta.ReceivingApplicationEntityTitle == "CHEX"
@@ -109,7 +109,7 @@ def test_the_same_film_twice_is_acknowledged_twice_and_kept_once(node: Node) -> 
 
     assert peers.send_all([film, film], port=node.listener.port) == [0x0000, 0x0000]
 
-    assert len(node.spool.study(film.StudyInstanceUID).instances) == 1
+    assert len(node.spool.instances(film.StudyInstanceUID)) == 1
     assert [node.count("cxr_instances_total", outcome=outcome) for outcome in ("kept", "repeated")] == [1, 1]
     assert node.count("cxr_associations_accepted_total") == 1
     assert node.count("cxr_received_bytes_total") == 2 * len(sent)
@@ -134,7 +134,7 @@ def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> Non
     assert accepted == {*taken, own}
     odd = films.of_class(films.thumbnail(), UID(PRIVATE))
     assert peers.send(odd, port=node.listener.port) == 0x0000
-    (instance,) = node.spool.study(odd.StudyInstanceUID).instances
+    (instance,) = node.spool.instances(odd.StudyInstanceUID)
     assert dcmread(instance.path).file_meta.MediaStorageSOPClassUID == PRIVATE
 
 
@@ -160,7 +160,7 @@ def test_a_deflated_film_is_kept_and_told_by_its_beginning(node: Node) -> None:
 
     assert peers.send(film, port=node.listener.port) == 0x0000
 
-    (instance,) = node.spool.study(film.StudyInstanceUID).instances
+    (instance,) = node.spool.instances(film.StudyInstanceUID)
     assert dcmread(instance.path).PixelData == film.PixelData
 
 
@@ -244,7 +244,7 @@ def test_twenty_senders_hear_of_a_full_disk_and_succeed_later(tmp_path: Path) ->
         assert [*tmp_path.rglob("*.dcm"), *tmp_path.rglob(".incoming-*")] == []
 
         assert statuses() == [0x0000] * SENDERS
-        assert len(node.spool.study(sent[0].StudyInstanceUID).instances) == SENDERS
+        assert len(node.spool.instances(sent[0].StudyInstanceUID)) == SENDERS
         for association in opened:
             association.release()
 

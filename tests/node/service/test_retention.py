@@ -108,7 +108,7 @@ def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
 
     shelf.clean(keep_days=30)
 
-    assert shelf.spool.study(STUDY).instances == ()
+    assert shelf.spool.instances(STUDY) == ()
     assert shelf.ledger.study_state(STUDY) is None
     assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
     assert [limit < NOW - timedelta(days=29) for limit in shelf.forgotten] == [True]
@@ -119,7 +119,7 @@ def test_of_several_processes_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -
         shelf.clean(keep_days=30)
 
     assert shelf.forgotten == []
-    assert shelf.spool.study(STUDY).instances
+    assert shelf.spool.instances(STUDY)
 
 
 def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:

@@ -66,7 +66,7 @@ def test_strange_files_are_nothing_of_a_study_and_stay(spool: Spool) -> None:
     again = Spool(spool.directory)
     again.sweep()
     assert again.output(output) == b"report"
-    assert len(again.study(STUDY).instances) == len(again.versions(STUDY)) == 1
+    assert len(again.instances(STUDY)) == len(again.versions(STUDY)) == 1
     assert [*again.conflicts(STUDY), *again.rounds(STUDY), *again.readings(STUDY)] == []
     assert (again.corrections(STUDY), again.documents(STUDY, "questions")) == ([], [])
     assert {path: path.read_bytes() for path in strange} == strange
@@ -79,7 +79,7 @@ def test_a_strange_folder_among_the_studies_is_no_study(spool: Spool) -> None:
     (folder / "readme.txt").write_bytes(b"read me")
     (folder / "1.2.9").write_bytes(b"no folder")
 
-    found = {study: (spool.study(study).instances, spool.has_unread(study)) for study in spool.studies()}
+    found = {study: (spool.instances(study), spool.has_unread(study)) for study in spool.studies()}
 
     assert found == {"1.2.9": ((), False)}
 

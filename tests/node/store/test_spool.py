@@ -233,12 +233,12 @@ def test_the_newest_version_is_the_last_received_at_any_clock(spool: Spool) -> N
     os.utime(first.path, (2**31, 2**31))
 
     keep(spool, b"second")
-    assert spool.study(STUDY).instances[0].number == 2
+    assert spool.instances(STUDY)[0].number == 2
     assert first.path.exists()
 
     again = keep(spool, b"first")
     assert again.is_new
-    assert spool.study(STUDY).instances == (again.instance,)
+    assert spool.instances(STUDY) == (again.instance,)
 
 
 def test_a_damaged_mark_counts_as_none(tmp_path: Path, spool: Spool) -> None:
@@ -296,7 +296,7 @@ def test_two_processes_number_versions_of_one_uid_apart(tmp_path: Path) -> None:
         overtaker = seconds[0].result(timeout=60)
 
     assert (kept.instance.number, overtaker.instance.number) == (1, 2)
-    assert first.study(STUDY).instances == (overtaker.instance,)
+    assert first.instances(STUDY) == (overtaker.instance,)
 
 
 def test_a_study_without_any_kept_object_leaves_no_folder(tmp_path: Path, spool: Spool) -> None:
@@ -560,7 +560,7 @@ def test_changed_pixels_are_kept_aside_reported_and_not_read(tmp_path: Path) -> 
         assert send(node, repainted(film)) == 0x0000
 
         (conflict,) = node.spool.conflicts(film.StudyInstanceUID)
-        (instance,) = node.spool.study(film.StudyInstanceUID).instances
+        (instance,) = node.spool.instances(film.StudyInstanceUID)
         assert instance.number == 1
         assert node.told == []
         assert conflict.path.read_bytes()[-200:] == films.file_bytes(repainted(film))[-200:]
@@ -574,7 +574,7 @@ def test_a_correction_that_is_taken_back_is_a_third_version(tmp_path: Path) -> N
         for version in (film, renamed(film), film):
             assert send(node, version) == 0x0000
 
-        (newest,) = node.spool.study(film.StudyInstanceUID).instances
+        (newest,) = node.spool.instances(film.StudyInstanceUID)
         assert newest.number == 3
         assert node.count("cxr_instances_total", outcome="kept") == 3
         assert node.spool.conflicts(film.StudyInstanceUID) == []
@@ -591,7 +591,7 @@ def test_a_conflict_with_the_newest_version_survives_a_crash(tmp_path: Path) -> 
         assert send(node, repainted(film)) == 0x0000
 
         assert [kept.sha256 for kept in node.spool.conflicts(film.StudyInstanceUID)] == [conflict.sha256]
-        assert len(node.spool.study(film.StudyInstanceUID).instances) == 1
+        assert len(node.spool.instances(film.StudyInstanceUID)) == 1
 
 
 def send(node: Node, film: Dataset) -> int | None:

@@ -54,7 +54,7 @@ def test_a_delivered_study_is_deleted_without_a_trace(node: ArchivedNode) -> Non
     )
     assert (refused.status_code, deleted.status_code) == (409, 204)
     assert "by now: 1, deliveries that are not done: 0" in refused.json()["detail"]
-    assert Spool(node.directory).study(uid).instances == ()
+    assert Spool(node.directory).instances(uid) == ()
     assert node.service.request("GET", f"/api/v1/studies?q={uid}").json()["total"] == 0
     assert named() == []
     said = [(line["outcome"], line["reason"], line["study"]) for line in node.service.logged("study.deleted")]
@@ -85,7 +85,7 @@ def test_what_waits_is_named_and_counted_before_it_is_deleted(tmp_path: Path) ->
     with capture_logs() as lines:
         assert [deleted(0), deleted(2)] == [409, 204]
     assert [line["outcome"] for line in lines if line["event"] == "study.deleted"] == ["refused", "done"]
-    assert finished.spool.study(uid).instances == ()
+    assert finished.spool.instances(uid) == ()
     page = pages.get("/").text
     assert "films removed" in page and "2 abandoned" in page
     assert finished.ledger.open_deliveries() == []

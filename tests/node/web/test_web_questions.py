@@ -188,7 +188,7 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_an
     assert [(answer.status_code, why in answer.json()["detail"]) for answer in refused] == [(409, True)] * 3
     assert client.get(f"{OF_FILM}/corrections").json() == {"corrections": []}
     assert len(client.get(f"{OF_FILM}/questions").json()["questions"]) == 1
-    (film,) = (each for each in limited.spool.study(STUDY).instances if each.sop_instance_uid == FILM.SOPInstanceUID)
+    (film,) = (each for each in limited.spool.instances(STUDY) if each.sop_instance_uid == FILM.SOPInstanceUID)
     answerer = limited.parts.answerer()
     assert answerer is not None
     with pytest.raises(InputError, match="113001"):  # as for an object of a workstation

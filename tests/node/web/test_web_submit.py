@@ -73,7 +73,7 @@ def related(files: Sequence[bytes]) -> bytes:
 
 def kept(node: Node, dataset: Dataset) -> bytes:
     """The stored file of an object."""
-    (instance,) = node.spool.study(str(dataset.StudyInstanceUID)).instances
+    (instance,) = node.spool.instances(str(dataset.StudyInstanceUID))
     return instance.path.read_bytes()
 
 
