@@ -6,9 +6,9 @@ PyTorch allocates the GPU's memory, also that of TensorRT, so the two do not com
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,21 +24,26 @@ _WARM_UP: Final = 3
 Step = Callable[[], None]
 
 
-class Device(Protocol):
-    """A device of PyTorch's tensors."""
+class Device:
+    """A device of PyTorch's tensors: the processor; a GPU does some of it in another way.
 
-    @property
-    def device(self) -> torch.device:
-        """PyTorch's name of it."""
+    device: PyTorch's name of it
+    """
 
-    def working(self) -> AbstractContextManager[None]:
+    device = torch.device("cpu")
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
         """Run the work of this context in order. Its errors are raised as DeviceError, DeviceLost or ModelError."""
+        yield
 
     def put(self, array: NDArray[np.generic]) -> Tensor:
         """Bring an array to the device, row by row whatever its order was; keeps its type."""
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Allocate memory without a value."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def repeatable(self, step: Step) -> Step:
         """Return a function that does what the step does, faster if possible.
@@ -46,48 +51,25 @@ class Device(Protocol):
         The step works on tensors at fixed addresses only, and never waits for the device. It may run several times
         before this returns.
         """
-
-
-class Gpu(Device, Protocol):
-    """A GPU with one stream."""
-
-    @property
-    def name(self) -> str:
-        """The model of the GPU, as the driver reports it."""
-
-    @property
-    def driver(self) -> str:
-        """The version of the driver."""
-
-    @property
-    def stream(self) -> int:
-        """The address of the stream, for runtimes other than PyTorch."""
-
-
-class Cpu:
-    """The processor."""
-
-    device: Final = torch.device("cpu")
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        """See `Device`."""
-        yield
-
-    def put(self, array: NDArray[np.generic]) -> Tensor:
-        """See `Device`."""
-        return torch.from_numpy(np.ascontiguousarray(array))
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See `Device`."""
-        return torch.empty(shape, dtype=dtype)
-
-    def repeatable(self, step: Step) -> Step:
-        """See `Device`."""
         return step
 
 
-class CudaGpu:
+CPU: Final = Device()
+
+
+class Gpu(Device):
+    """A GPU with one stream.
+
+    name: the model of the GPU, as the driver reports it; driver: the version of the driver
+    stream: the address of the stream, for runtimes other than PyTorch
+    """
+
+    name: str
+    driver: str
+    stream: int
+
+
+class CudaGpu(Gpu):
     """The first NVIDIA GPU."""
 
     def __init__(self) -> None:
@@ -102,25 +84,13 @@ class CudaGpu:
         self.driver = driver_version()
         self.device = torch.device("cuda", 0)
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # PyTorch has no type for it
-
-    @property
-    def stream(self) -> int:
-        """See `Gpu`."""
-        return int(self._stream.cuda_stream)
+        self.stream = int(self._stream.cuda_stream)
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """See `Gpu`."""
+        """See `Device`."""
         with device_errors(self.name, is_lost=_is_lost), torch.cuda.stream(self._stream):
             yield
-
-    def put(self, array: NDArray[np.generic]) -> Tensor:
-        """See `Gpu`."""
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See `Gpu`."""
-        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def repeatable(self, step: Step) -> Step:
         """Capture the step as a CUDA graph, which the GPU repeats without the host; see `Device`."""

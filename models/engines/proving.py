@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Final
 
 from models.contract import StageDifference
-from models.engines import Engine, EngineUnavailable, FloatArray, IntArray, Patches, Regions
+from models.engines import Engine, EngineUnavailable, FloatArray, Patches, Regions
 from models.engines.comparison import Tolerance, agree, compare_readings, encoded, located, worst
 from models.manifest import NetworkSizes
 
@@ -48,29 +48,25 @@ def require(stages: dict[str, StageDifference], *, where: str) -> None:
 
 
 class WatchedEngine:
-    """A proven engine that goes on proving itself. May be called from several threads if both engines may."""
+    """A proven engine that goes on proving itself. May be called from several threads if both engines may.
+
+    parity: the largest differences since the proof, the proof included
+    """
 
     def __init__(
         self, engine: Engine, reference: Engine, *, allowed: Tolerance, stages: Mapping[str, StageDifference]
     ) -> None:
         """Watch an engine; stages: the differences of its proof, to which those of films are added."""
+        self.name = engine.name
+        self.encode_prompts, self.describe, self.view = engine.encode_prompts, engine.describe, engine.view
+        self.write = engine.write
         self._engine = engine
         self._reference = reference
         self._allowed = allowed
-        self._stages = dict(stages)
+        self.parity: Mapping[str, StageDifference] = dict(stages)
         self._films = 0
         self._watched: tuple[Patches, FloatArray] | None = None
         self._lock = Lock()
-
-    @property
-    def name(self) -> str:
-        """See `Engine`."""
-        return self._engine.name
-
-    @property
-    def parity(self) -> Mapping[str, StageDifference]:
-        """See `Engine`: the largest differences since the proof, the proof included."""
-        return self._stages
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""
@@ -80,10 +76,6 @@ class WatchedEngine:
             if self._films >= EVERY:  # until one of them is read: a film may only have been asked about
                 self._watched = (patches, pixels)
         return patches
-
-    def encode_prompts(self, tokens: IntArray) -> FloatArray:
-        """See `Engine`."""
-        return self._engine.encode_prompts(tokens)
 
     def find(self, patches: Patches, prompts: FloatArray) -> Regions:
         """See `Engine`. A film is compared when its prompts are located, for then its reading is complete."""
@@ -96,18 +88,6 @@ class WatchedEngine:
             self._compare(*watched, prompts, regions)
         return regions
 
-    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        """See `Engine`."""
-        return self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
-
-    def view(self, patches: Patches) -> FloatArray:
-        """See `Engine`."""
-        return self._engine.view(patches)
-
-    def write(self, features: FloatArray) -> IntArray:
-        """See `Engine`."""
-        return self._engine.write(features)
-
     def _compare(self, patches: Patches, pixels: FloatArray, prompts: FloatArray, regions: Regions) -> None:
         expected = self._reference.encode_image(pixels)
         outputs = [
@@ -115,4 +95,4 @@ class WatchedEngine:
             *located(self._reference.find(expected, prompts), regions),
         ]
         with self._lock:
-            self._stages = worst(outputs, self._allowed, before=self._stages)
+            self.parity = worst(outputs, self._allowed, before=self.parity)

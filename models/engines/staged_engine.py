@@ -41,22 +41,10 @@ class StagedEngine:
         calls: Calls | None = None,
         most: Most = UNLIMITED,
     ) -> None:
-        self._name = name
-        self._parity = parity
+        self.name, self.parity, self.write = name, parity, write
         self._run_stage = run
-        self._write = write
         self._calls: Calls = calls or Turns()
         self._most = most
-
-    @property
-    def name(self) -> str:
-        """See `Engine`."""
-        return self._name
-
-    @property
-    def parity(self) -> Mapping[str, StageDifference]:
-        """See `Engine`."""
-        return self._parity
 
     def encode_image(self, pixels: FloatArray) -> Patches:
         """See `Engine`."""
@@ -81,10 +69,6 @@ class StagedEngine:
     def view(self, patches: Patches) -> FloatArray:
         """See `Engine`."""
         return self.run_stage("view", {"patches": patches.features})[0]
-
-    def write(self, features: FloatArray) -> IntArray:
-        """See `Engine`."""
-        return self._write(features)
 
     def run_stage(self, stage: str, inputs: Inputs) -> Sequence[FloatArray]:
         """Run a stage as its exported graph does."""

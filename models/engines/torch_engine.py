@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.checkpoint.weights import load_generator, load_network, release_pages
 from models.engines import INSTALL_CPU, FloatArray, IntArray
 from models.engines.comparison import GPU_FLOAT32
-from models.engines.devices import Cpu, Device, Gpu
+from models.engines.devices import CPU, Device, Gpu
 from models.engines.proof import Precision
 from models.engines.proving import WatchedEngine, proven
 from models.engines.scheduler import Scheduler
@@ -46,7 +46,7 @@ def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "flo
     use_threads(threads, network)
     most = most_at_once(network)
     writer = open_cpu_writer(network, precision=sentences)
-    name, run = cpu_name("torch", sentences), run_by(network, Cpu())
+    name, run = cpu_name("torch", sentences), run_by(network, CPU)
     return StagedEngine(name, run=run, write=writer.write, calls=writer.scheduler, most=most)
 
 

@@ -21,7 +21,7 @@ from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, Engine, FloatArray
 from models.engines.comparison import FLOAT16
-from models.engines.devices import Cpu, device_errors, driver_version
+from models.engines.devices import CPU, device_errors, driver_version
 from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
 from models.engines.proving import EVERY, WatchedEngine
@@ -264,7 +264,7 @@ def test_only_a_large_network_is_computed_in_parts(phantom_model: Path) -> None:
 
 
 def in_parts_of(directory: Path, most: Most) -> Engine:
-    run = run_by(load_network(directory), Cpu())
+    run = run_by(load_network(directory), CPU)
     return StagedEngine("torch", run=run, write=lambda features: features.astype(np.int64), calls=Turns(), most=most)
 
 

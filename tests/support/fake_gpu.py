@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from models.engines.devices import device_errors
+from models.engines.devices import Gpu, device_errors
 
 STREAM = 4711
 
 
 @dataclass
-class FakeGpu:
+class FakeGpu(Gpu):
     """A GPU whose memory is that of the CPU, and which knows every piece of it that is in use."""
 
     name: str = "NVIDIA H100 80GB HBM3"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from models.checkpoint.weights import load_network
 from models.engines import Engine, FloatArray, IntArray
-from models.engines.devices import Cpu
+from models.engines.devices import CPU
 from models.engines.staged_engine import StagedEngine
 from models.engines.torch_engine import run_by, use_threads, write_sentences
 from models.engines.turns import Turns
@@ -112,7 +112,7 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[StagedE
         )
 
     batches = Batches(write)
-    return StagedEngine("plain", run=run_by(network, Cpu()), write=batches.write, calls=turns), batches
+    return StagedEngine("plain", run=run_by(network, CPU), write=batches.write, calls=turns), batches
 
 
 def reader_of(directory: Path, engine: Engine) -> ChexReader:
