@@ -126,9 +126,9 @@ def is_of_file(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _UNREADABLE
 
 
-def please_report(url: str = FAULTS_URL) -> str:
-    """Ask for a report of a fault of the program; url: where to, or empty."""
-    return f"this is a fault of the program, please report it{url and f' at {url}'}"
+def please_report() -> str:
+    """Ask for a report of a fault of the program, at its address if it has one."""
+    return f"this is a fault of the program, please report it{FAULTS_URL and f' at {FAULTS_URL}'}"
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:

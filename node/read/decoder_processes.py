@@ -150,7 +150,7 @@ class DecoderProcesses:
             pass
 
     def decode_film(self, path: Path, film_header: FilmHeader) -> StoredPixels:
-        """Decode the pixels of a film; its header allows them (`pixel_format.reason_against`).
+        """Decode the pixels of a film; its header allows them (`pixel_format.objection`).
 
         Raises Undecodable, and OSError for an error of the disk or of the processes, which is no fault of the film.
         """

@@ -316,8 +316,8 @@ def _decoders() -> Iterator[None]:
 def _decoded(path: Path, film_header: FilmHeader) -> StoredPixels:
     """Decode the pixels in another process. Raises Undecodable, and OSError for an error of the disk."""
     pixels = film_header.pixels
-    if (reason := pixel_format.reason_against(pixels)) is not None:
-        raise Undecodable(reason, f"the header declares no gray film that can be read ({reason})")
+    if (found := pixel_format.objection(pixels)) is not None:
+        raise Undecodable(found.reason, f"the header declares no gray film that can be read ({found.reason})")
     _depth(pixels)
     for keyword, value in (
         ("PhotometricInterpretation", pixels.photometric_interpretation),

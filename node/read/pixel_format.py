@@ -32,12 +32,6 @@ class Objection(NamedTuple):
     keyword: str
 
 
-def reason_against(pixels: PixelFormat) -> Reason | None:
-    """Return why a header's pixels are not one gray film of a usable size; None when they are."""
-    found = objection(pixels)
-    return None if found is None else found.reason
-
-
 def objection(pixels: PixelFormat) -> Objection | None:
     """Return why a header's pixels are not one gray film of a usable size, with the attribute; None when they are.
 

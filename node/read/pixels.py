@@ -62,7 +62,7 @@ class StoredPixels(NamedTuple):
 def decode(path: Path, syntax: UID, pixels: PixelFormat) -> StoredPixels:
     """Decode the pixels of a film.
 
-    syntax, pixels: those of its header, which `pixel_format.reason_against` accepts
+    syntax, pixels: those of its header, against which `pixel_format.objection` has nothing
     Raises Undecodable, OSError for an error of the disk, and any error of a decoder.
     """
     with attributes.quiet(), header.open_pixels(path, longest_bytes=_LONG_BYTES) as (dataset, value):

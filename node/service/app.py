@@ -8,6 +8,7 @@ directory are detected. A stop closes the ports first.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -432,12 +433,13 @@ def _stands(shared: Shared, notice: Notice) -> bool | None:
 
 def _snapshot(opened: _Opened) -> Snapshot:
     spool, working = opened.shared.spool, opened.working
+    disk = shutil.disk_usage(spool.directory)
     return Snapshot(
         at=datetime.now(UTC),
         overview=None if working is None else working.ledger.overview(),
         destinations=[destination.name for destination in opened.shared.settings.destinations],
-        spool_free_bytes=spool.free_bytes,
-        spool_capacity_bytes=spool.capacity_bytes,
+        spool_free_bytes=disk.free,
+        spool_capacity_bytes=disk.total,
         spool_reserve_bytes=spool.reserve_bytes,
         ready=opened.readiness().parts,
     )

@@ -96,7 +96,8 @@ class Overview:
 
     studies, reviews: number of studies by state, of films that wait for review by reason
     deliveries: number by destination and state
-    pauses, taken: by destination, see `pauses` and `last_taken`
+    pauses: by destination that has accepted nothing since a failed delivery that is still open
+    taken: by destination, when it last took an output, in seconds since the epoch; without those that took none
     oldest, last_change: when the oldest open study changed, and any study last
     oldest_deliveries: by destination, when the oldest unsent delivery was queued
     uncommitted: by destination, number of outputs that await commitment, and when the oldest was sent
@@ -136,13 +137,14 @@ def overview_of(connection: sa.Connection) -> Overview:
     oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
     last_change = connection.execute(sa.select(sa.func.max(STUDIES.c.changed_at))).scalar()
     to_be_sent = sa.select(name, sa.func.min(DELIVERIES.c.created_at)).where(IS_TO_BE_SENT).group_by(name)
+    taken = sa.select(name, sa.func.max(DELIVERIES.c.since)).where(DELIVERIES.c.state.in_(TAKEN)).group_by(name)
     awaited = sa.select(name, count, sa.func.min(DELIVERIES.c.since)).where(IS_AWAITED).group_by(name)
     return Overview(
         studies={state: number for state, number in studies},
         reviews={reason: number for reason, number in reviews},
         deliveries={(destination, state): number for destination, state, number in deliveries},
-        pauses=pauses(connection),
-        taken=last_taken(connection),
+        pauses=dict(_pauses(connection)),
+        taken={destination: at for destination, at in connection.execute(taken)},
         oldest=None if oldest is None else moment(oldest),
         last_change=None if last_change is None else moment(last_change),
         oldest_deliveries={destination: moment(at) for destination, at in connection.execute(to_be_sent)},
@@ -249,23 +251,12 @@ class Pause:
     reason: str
 
 
-def pauses(connection: sa.Connection) -> Mapping[str, Pause]:
-    """Return the destinations that have accepted nothing since a failed delivery that is still open.
+def _pauses(connection: sa.Connection) -> Iterator[tuple[str, Pause]]:
+    """Yield the destinations that have accepted nothing since a failed delivery that is still open.
 
     A delivery counts by its first failed attempt, and by each attempt that found the destination down. An object that
     is rejected repeatedly, while others are accepted, does not pause its destination.
     """
-    return dict(_pauses(connection))
-
-
-def last_taken(connection: sa.Connection) -> Mapping[str, float]:
-    """Return when each destination last took an output, in seconds since the epoch; without those that took none."""
-    newest = sa.func.max(DELIVERIES.c.since)
-    query = sa.select(DELIVERIES.c.destination, newest).where(DELIVERIES.c.state.in_(TAKEN))
-    return {name: taken for name, taken in connection.execute(query.group_by(DELIVERIES.c.destination))}
-
-
-def _pauses(connection: sa.Connection) -> Iterator[tuple[str, Pause]]:
     failed = sa.func.max(sa.case((_FAILS, DELIVERIES.c.since)))
     taken = sa.func.coalesce(sa.func.max(sa.case((DELIVERIES.c.state.in_(TAKEN), DELIVERIES.c.since))), 0.0)
     by_destination = sa.select(DELIVERIES.c.destination, failed, taken).group_by(DELIVERIES.c.destination)

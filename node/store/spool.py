@@ -57,13 +57,14 @@ class Spool:
     """The files of one node below one directory (mode 0700).
 
     character_set: for text of films that fits neither their declared set nor UTF-8; "" for none
+    reserve_bytes: free space below which no object is accepted
     Raises InputError if the directory has files of a format that this program does not know.
     """
 
     def __init__(self, directory: Path, *, min_free_mib: int = 0, character_set: str = "") -> None:
         self.directory, self.character_set = directory, character_set
         self._studies = directory / STUDIES
-        self._min_free_bytes = min_free_mib * _MIB
+        self.reserve_bytes = min_free_mib * _MIB
         self._keeping = directory / "keeping"
         self._folders = Folders(directory, locks=self._keeping)
         self.index = Index(directory / "index", self._studies)
@@ -75,24 +76,9 @@ class Spool:
             files.make_folder(folder)
 
     @property
-    def free_bytes(self) -> int:
-        """Free space on the disk."""
-        return shutil.disk_usage(self.directory).free
-
-    @property
-    def capacity_bytes(self) -> int:
-        """Size of the disk."""
-        return shutil.disk_usage(self.directory).total
-
-    @property
-    def reserve_bytes(self) -> int:
-        """Free space below which no object is accepted."""
-        return self._min_free_bytes
-
-    @property
     def has_room(self) -> bool:
         """Whether the disk is above its reserve."""
-        return self.free_bytes >= self._min_free_bytes
+        return shutil.disk_usage(self.directory).free >= self.reserve_bytes
 
     def receive(self, meta: bytes) -> Incoming:
         """Begin to store an object, with preamble and file meta information. Raises SpoolFull."""
