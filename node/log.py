@@ -1,4 +1,4 @@
-"""The node's log on standard output: JSON lines, or lines for people, with a closed list of events and of fields.
+"""The node's log on standard output: JSON lines, or lines for people, with a closed list of fields.
 
 A field is written only if FIELDS lists it: UIDs, counts, seconds and names of the node's own things. Patient name, id,
 dates, accession numbers and generated text are not on the list, so no call can log them by mistake.
@@ -20,27 +20,6 @@ from typing import Final, TextIO, cast
 import structlog
 
 from node.errors import where
-
-EVENTS: Final = frozenset(
-    """
-    service.started service.listening service.ready service.stopped model.opened model.not_calibrated model.promoted
-    model.accepted runtime.fell_back association.refused association.aborted connection.closed page.failed access.closed
-    access.refused access.denied session.begun session.refused session.ended passwords.reloaded passwords.refused
-    worklist.viewed study.viewed study.retried film.viewed output.downloaded questions.viewed corrections.viewed
-    film.submitted question.asked film.corrected correction.made corrections.finished correction.film_unreadable
-    question.answered question.dropped question.ignored question.refused question.removed study.deleted study.reread
-    question.sent configuration.reloaded prompts.reloaded configuration.refused certificate.reloaded certificate.refused
-    instance.kept instance.repeated instance.repaired instance.conflict instance.doubled instance.refused spool.swept
-    reader.failed study.delayed study.submitted study.ready film.decided film.rejected writer.failed
-    film.damaged output.damaged output.rewritten study.finished answer.written answer.refused outputs.voided
-    study.divided study.parked study.removed study.fill_failed retention.failed study.restored database.damaged
-    database.waiting executor.waiting executor.recovered executor.cleaned workflow.lost executor.broken delivery.begun
-    delivery.sent delivery.delayed delivery.committed commitment.delayed commitment.refused destination.down
-    destination.back destination.examined order.kept order.unmatched order.refused delivery.parked audit.stopped
-    audit.resumed alert.sent alert.delayed alert.lost notice.sent notice.delayed notice.dropped library.warned
-    """.split()
-)
-"""What happened; docs/operate/monitoring.md says what each of them means."""
 
 FIELDS: Final = frozenset(
     """
@@ -132,7 +111,7 @@ def mute() -> None:
 
 
 def get() -> structlog.typing.FilteringBoundLogger:
-    """Return the logger; event names are those of EVENTS."""
+    """Return the logger; docs/operate/monitoring.md says what each event means."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger()
     return logger
 

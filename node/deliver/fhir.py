@@ -20,7 +20,6 @@ from node.settings.destinations import FhirDestination
 
 _JSON: Final = "application/fhir+json"
 _TAKEN: Final = frozenset((200, 201))
-_CONFLICT: Final = 409
 _HOPELESS: Final = frozenset((400, 406, 410, 412, 413, 415, 422))
 _TRANSIENT: Final = frozenset(
     ("transient", "lock-error", "no-store", "exception", "timeout", "incomplete", "throttled", "conflict")
