@@ -71,20 +71,21 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """An alert that the webhook has not accepted; next_at: when to try again, in seconds since the epoch."""
+class AlertState:
+    """The troubles that are not over, by their keys, and the alerts that the webhook has not accepted; oldest first.
 
-    alert: Alert
+    attempts: how often the oldest alert was sent; next_at: when to send it again, in seconds since the epoch
+    """
+
+    known: tuple[tuple[str, Known], ...] = ()
+    waiting: tuple[Alert, ...] = ()
     attempts: int = 0
     next_at: float = 0.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertState:
-    """The troubles that are not over, by their keys, and the alerts that wait; both oldest first."""
-
-    known: tuple[tuple[str, Known], ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    @property
+    def is_to_give_up(self) -> bool:
+        """Whether the oldest alert was sent too often, or more alerts wait than may."""
+        return self.attempts >= MOST_ATTEMPTS or len(self.waiting) > MOST_WAITING
 
 
 def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_seconds: float) -> AlertState:
@@ -104,37 +105,23 @@ def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_
             known[key] = replace(entry, gone_at=gone_at)
         elif entry.is_told:
             told.append(_ended(entry, now, gone_at=gone_at))
-    return AlertState(known=tuple(known.items()), waiting=(*state.waiting, *(Waiting(alert=alert) for alert in told)))
+    return replace(state, known=tuple(known.items()), waiting=(*state.waiting, *told))
 
 
-def due(state: AlertState, *, now: float) -> Waiting | None:
-    """Return the oldest alert if it is time to send it, else None: alerts keep their order."""
-    first = next(iter(state.waiting), None)
-    return first if first is not None and first.next_at <= now else None
+def without_oldest(state: AlertState) -> AlertState:
+    """Remove the oldest alert, which was accepted or given up; the next one is sent at once."""
+    return replace(state, waiting=state.waiting[1:], attempts=0, next_at=0.0)
 
 
-def without(state: AlertState, sent: Waiting) -> AlertState:
-    """Remove an alert that was accepted or given up."""
-    return replace(state, waiting=tuple(waiting for waiting in state.waiting if waiting is not sent))
-
-
-def delayed(state: AlertState, failed: Waiting, *, now: float) -> AlertState:
-    """Schedule the next attempt, at most an hour later."""
-    wait = wait_seconds(failed.attempts, longest=_LONGEST_WAIT_SECONDS)
-    again = replace(failed, attempts=failed.attempts + 1, next_at=now + wait)
-    return replace(state, waiting=tuple(again if waiting is failed else waiting for waiting in state.waiting))
+def delayed(state: AlertState, *, now: float) -> AlertState:
+    """Schedule the next attempt, at most an hour later; alerts keep their order."""
+    wait = wait_seconds(state.attempts, longest=_LONGEST_WAIT_SECONDS)
+    return replace(state, attempts=state.attempts + 1, next_at=now + wait)
 
 
 def wait_seconds(attempts: int, *, longest: float) -> float:
     """Return how long a webhook is left alone that has refused a message: 5 s, doubled after each earlier attempt."""
     return min(_FIRST_WAIT_SECONDS * 2.0 ** min(attempts, _MOST_DOUBLINGS), longest)
-
-
-def given_up(state: AlertState) -> list[Waiting]:
-    """Return the alerts to give up: tried too often, or more than may wait."""
-    wanted = [waiting for waiting in state.waiting if waiting.attempts < MOST_ATTEMPTS]
-    kept = wanted[-MOST_WAITING:]
-    return [waiting for waiting in state.waiting if not any(waiting is other for other in kept)]
 
 
 def read(directory: Path) -> AlertState:
@@ -220,24 +207,25 @@ class Alerts:
     def _tell(self) -> None:
         before, found = read(self._directory), tuple(self._look())
         state = decide(before, found, now=datetime.now(UTC), after_seconds=self._after_seconds)
-        for lost in given_up(state):
-            log.get().error("alert.lost", name=lost.alert.title, attempts=lost.attempts)
-            state = without(state, lost)
+        while state.is_to_give_up:
+            log.get().error("alert.lost", name=state.waiting[0].title, attempts=state.attempts)
+            state = without_oldest(state)
         if state != before:
             write(self._directory, state)
-        if (waiting := due(state, now=time.time())) is not None:
-            write(self._directory, self._sent(state, waiting))
+        if state.waiting and state.next_at <= time.time():
+            write(self._directory, self._sent(state))
 
-    def _sent(self, state: AlertState, waiting: Waiting) -> AlertState:
-        """Send an alert; return the state without it, or with its next attempt."""
-        facts = {"name": waiting.alert.title, "attempts": waiting.attempts + 1}
+    def _sent(self, state: AlertState) -> AlertState:
+        """Send the oldest alert; return the state without it, or with its next attempt."""
+        alert = state.waiting[0]
+        facts = {"name": alert.title, "attempts": state.attempts + 1}
         try:
-            self._send(waiting.alert)
+            self._send(alert)
         except RetryLater as error:
             log.get().warning("alert.delayed", reason=str(error), **facts)
-            return delayed(state, waiting, now=time.time())
-        log.get().info("alert.sent", outcome=waiting.alert.status, **facts)
-        return without(state, waiting)
+            return delayed(state, now=time.time())
+        log.get().info("alert.sent", outcome=alert.status, **facts)
+        return without_oldest(state)
 
 
 def _failed(error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -42,7 +43,7 @@ def told(course: Sequence[tuple[float, Sequence[Trouble]]]) -> list[tuple[float,
         before = len(state.waiting)
         now = NOON + timedelta(seconds=seconds)
         state = decide(state, found, now=now, after_seconds=60.0)
-        said += [(seconds, f"{new.alert.status} {new.alert.title}") for new in state.waiting[before:]]
+        said += [(seconds, f"{new.status} {new.title}") for new in state.waiting[before:]]
     return said
 
 
@@ -79,19 +80,16 @@ def test_the_end_of_a_trouble_says_how_long_it_lasted_and_how_many_waited() -> N
     for seconds, found in ((0, [replace(DOWN, waiting=3)]), (3700, [replace(DOWN, waiting=1)]), (3725, []), (3800, [])):
         state = decide(state, found, now=NOON + timedelta(seconds=seconds), after_seconds=60.0)
 
-    assert state.waiting[-1].alert.message == "It lasted 1 h 2 min; up to 3 results waited."
+    assert state.waiting[-1].message == "It lasted 1 h 2 min; up to 3 results waited."
 
 
 def test_a_message_is_tried_less_and_less_and_given_up() -> None:
     state = decide(AlertState(), [FULL], now=NOON, after_seconds=0.0)
     now, waits = NOON.timestamp(), list[float]()
-    while not alerts.given_up(state):
-        first = alerts.due(state, now=now)
-        assert first is not None
-        state = alerts.delayed(state, first, now=now)
-        waits.append(state.waiting[0].next_at - now)
-        assert alerts.due(state, now=state.waiting[0].next_at - 0.1) is None
-        now = state.waiting[0].next_at
+    while not state.is_to_give_up:
+        state = alerts.delayed(state, now=now)
+        waits.append(state.next_at - now)
+        now = state.next_at
 
     assert waits[:3] == [5.0, 10.0, 20.0]
     assert (len(waits), max(waits)) == (MOST_ATTEMPTS, 3600.0)
@@ -103,7 +101,10 @@ def test_of_too_many_messages_the_oldest_are_given_up() -> None:
     found = [replace(DOWN, name=f"archive {number}") for number in range(alerts.MOST_WAITING + 10)]
     state = decide(AlertState(), found, now=NOON, after_seconds=0.0)
 
-    assert [waiting.alert.name for waiting in alerts.given_up(state)] == [f"archive {number}" for number in range(10)]
+    for number in range(10):
+        assert state.is_to_give_up and state.waiting[0].name == f"archive {number}"
+        state = alerts.without_oldest(state)
+    assert not state.is_to_give_up
 
 
 Send = Callable[[Alert], None]
@@ -141,10 +142,11 @@ def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None
 
     run(tmp_path, [DOWN, FULL], refuse, "alert.delayed")
 
-    waiting = alerts.read(tmp_path).waiting
-    assert [(each.alert.title, each.attempts) for each in waiting] == [("archive is down", 1), ("the disk is full", 0)]
+    state = alerts.read(tmp_path)
+    assert [alert.title for alert in state.waiting] == ["archive is down", "the disk is full"]
+    assert state.attempts == 1 and state.next_at > time.time()
 
-    alerts.write(tmp_path, replace(alerts.read(tmp_path), waiting=(replace(waiting[0], next_at=0.0), waiting[1])))
+    alerts.write(tmp_path, replace(state, next_at=0.0))
     run(tmp_path, [DOWN, FULL], lambda alert: sent.append(alert.title), "alert.sent", count=2)
 
     assert sent == ["archive is down", "the disk is full"]
