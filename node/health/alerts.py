@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from models.documents import decode, encode
+from models.documents import encode
 from node import log
 from node.config import WebhookSettings
 from node.domain import JsonObject
@@ -126,11 +126,7 @@ def wait_seconds(attempts: int, *, longest: float) -> float:
 
 def read(directory: Path) -> AlertState:
     """Read the state; empty if there is none, or it cannot be understood."""
-    content = files.read_json(directory / FILE)
-    try:
-        return AlertState() if content is None else decode(AlertState, content)
-    except ValueError:
-        return AlertState()
+    return files.read_known(AlertState, directory / FILE) or AlertState()
 
 
 def write(directory: Path, state: AlertState) -> None:

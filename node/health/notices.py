@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from models.documents import decode, encode
+from models.documents import encode
 from node import log
 from node.config import NotifySettings
 from node.domain import JsonObject
@@ -79,7 +79,7 @@ def remove_gone(spool: Spool) -> None:
     """Remove the notices of studies that are gone. Raises OSError."""
     for name in ("waiting", "told"):
         for path in files.documents(spool.directory / _FOLDER / name):
-            if (notice := _read(path)) is not None and not _is_here(spool, notice):
+            if (notice := files.read_known(Notice, path)) is not None and not _is_here(spool, notice):
                 path.unlink(missing_ok=True)
 
 
@@ -91,8 +91,8 @@ def study_of(directory: Path, notice_id: str) -> str | None:
     """Return the study of a notice; None if this node has no such notice. notice_id: any text."""
     if not _ID.fullmatch(notice_id):
         return None
-    found = _read(_told(directory, notice_id)) or _read(_waiting(directory, notice_id))
-    return None if found is None else found.study
+    places = (_told(directory, notice_id), _waiting(directory, notice_id))
+    return next((found.study for path in places if (found := files.read_known(Notice, path)) is not None), None)
 
 
 class Notices:
@@ -128,7 +128,7 @@ class Notices:
         """Send every notice that is due; a webhook that fails once gets nothing more in this look."""
         directory, failing = self._spool.directory, set[str]()
         for path in files.documents(directory / _FOLDER / "waiting"):
-            notice = _read(path)
+            notice = files.read_known(Notice, path)
             webhook = None if notice is None else self._webhooks.get(notice.webhook)
             if notice is None or webhook is None or notice.next_at > time.time() or webhook.name in failing:
                 continue
@@ -201,15 +201,6 @@ def _told(directory: Path, notice_id: str) -> Path:
 
 def _content(notice: Notice) -> bytes:
     return files.to_json(encode(notice))
-
-
-def _read(path: Path) -> Notice | None:
-    """Return a stored notice; None if there is none, or it cannot be understood."""
-    content = files.read_json(path)
-    try:
-        return None if content is None else decode(Notice, content)
-    except ValueError:
-        return None
 
 
 def _failed(error: Exception) -> None:

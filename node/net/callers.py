@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from models.documents import decode, encode
+from models.documents import encode
 from node import log
 from node.config import Caller, ListenerSettings
 from node.store import files
@@ -185,12 +185,9 @@ def read_all(directory: Path) -> list[RefusedCaller]:
 
 
 def read_file(path: Path) -> list[RefusedCaller]:
-    """Read one list; empty when the file is missing or damaged."""
-    content = files.read_json(path)
-    try:
-        return [] if content is None else list(decode(_File, content).callers)
-    except ValueError:  # another version of the program wrote it
-        return []
+    """Read one list; empty when the file is missing or damaged, or another version of the program wrote it."""
+    found = files.read_known(_File, path)
+    return [] if found is None else list(found.callers)
 
 
 def to_do(reason: str, *, calling_aet: str, own_title: str) -> str:

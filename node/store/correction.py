@@ -115,11 +115,7 @@ class Release:
 
 def releases_in(folder: Path) -> Iterator[Release]:
     """Yield the releases in a study's folder; an unreadable one releases nothing, and its corrections wait again."""
-    for path in files.documents(folder / "released"):
-        try:
-            yield decode(Release, files.read_json(path))
-        except ValueError:
-            continue
+    yield from filter(None, (files.read_known(Release, path) for path in files.documents(folder / "released")))
 
 
 def waiting(made: Collection[str], marks: Iterable[RoundMark], released: Iterable[Release]) -> frozenset[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, TextIO, TypeVar
 from uuid import uuid4
 
-from models.documents import Misfit
+from models.documents import Misfit, decode
 from node.domain import JsonObject
 from node.errors import InputError, OtherForm, is_of_file
 
@@ -256,6 +256,15 @@ def read_json(path: Path) -> JsonObject | None:
         return None
     expected = content.pop(_HASH, None)
     return content if expected == hashlib.sha256(_json(content)).hexdigest() else None
+
+
+def read_known(kind: type[_T], path: Path) -> _T | None:
+    """Read a value from a JSON file of the node; None if it is missing, damaged, or of another form."""
+    content = read_json(path)
+    try:
+        return None if content is None else decode(kind, content)
+    except ValueError:
+        return None
 
 
 def read_as(make: Callable[[JsonObject], _T], path: Path) -> _T | None:

@@ -17,8 +17,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from models.documents import decode, encode
-from node.domain import Delivery, JsonObject, OutputObject
+from models.documents import encode
+from node.domain import Delivery, OutputObject
 from node.errors import is_of_file
 from node.output_kinds import MESSAGES
 from node.store import files
@@ -56,9 +56,9 @@ class RoundMark:
 
 
 def marks(folder: Path) -> list[RoundMark]:
-    """Return the marks in a folder, oldest first; empty when the folder does not exist."""
-    found = (files.read_json(path) for path in files.documents(folder) if path.stem.isdecimal())
-    return [mark for content in found if content and (mark := _mark(content)) is not None]
+    """Return the marks in a folder, oldest first; without damaged ones, so that their films are read again."""
+    found = (files.read_known(RoundMark, path) for path in files.documents(folder) if path.stem.isdecimal())
+    return [mark for mark in found if mark is not None]
 
 
 def covered(marks: Collection[RoundMark], *, corrections: Iterable[str] = ()) -> set[str]:
@@ -111,14 +111,6 @@ def _content_of(path: Path) -> bytes:
 
 def _content(mark: RoundMark) -> bytes:
     return files.to_json(encode(mark))
-
-
-def _mark(content: JsonObject) -> RoundMark | None:
-    """Return the mark in a file; None if the file is damaged, so that its films are read again."""
-    try:
-        return decode(RoundMark, content)
-    except ValueError:
-        return None
 
 
 def has_output(folder: Path, output: OutputObject | Delivery) -> bool:
