@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 
-from node.domain import About, Film, OutputObject, Reason
+from node.domain import About, Film, OutputObject
 from node.errors import GiveUp
 from node.hl7.order import Order
 from node.orders.store import OrderStore
@@ -36,17 +36,15 @@ from node.store.study_facts import StudyFacts, load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutputs:
-    """The outputs that a round wrote, and the films that they are about.
+    """What a round wrote; films: what it is about.
 
-    parked: see `Answers`; parts: see `RoundMark`
+    mark: of the round once it is finished; parked films stay unread
     unmatched: how many messages lack order numbers, because the order is not known to be for their patient
     """
 
-    outputs: tuple[OutputObject, ...]
+    mark: RoundMark
     films: tuple[Film, ...]
-    parked: Mapping[str, Reason]
-    parts: tuple[tuple[str, ...], ...] = ()
-    unmatched: int = 0
+    unmatched: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +131,21 @@ class Pipeline:
             if output.sop_instance_uid not in known:  # else an earlier round wrote it: it exists, or was delivered
                 self.spool.keep_output(output, content)
             outputs.append(output)
-        report, parts = made.answers.report, made.answers.parts
+        report, parts, parked = made.answers.report, made.answers.parts, made.answers.parked
         critical = impression.critical_films(report)
         outputs.sort(key=lambda output: output.subject.about is About.RATIO or output.subject.film not in critical)
         return RoundOutputs(
-            outputs=writers.with_receivers(outputs, plan.destinations, known=earlier),
+            mark=RoundMark(
+                number=plan.number,
+                created_at=plan.created_at,
+                files=tuple(file for file in plan.files if file not in parked),
+                outputs=writers.with_receivers(outputs, plan.destinations, known=earlier),
+                parked={file: str(reason) for file, reason in parked.items()},
+                corrections=plan.corrections,
+                parts=tuple(tuple(part.headers) for part in parts) if len(parts) > 1 else (),
+                destinations=plan.destinations,
+            ),
             films=report.films,
-            parked=made.answers.parked,
-            parts=tuple(tuple(part.headers) for part in parts) if len(parts) > 1 else (),
             unmatched=sum(
                 order is None and self.orders.is_known(study_uid=plan.study_uid, accession=part.accession)
                 for part, order in zip(parts, made.orders, strict=True)
@@ -162,27 +167,6 @@ class Pipeline:
             for output, content in self._counted(study_uid, made.objects):
                 if output in lost:
                     self.spool.keep_output(output, content)
-
-    def finish(
-        self,
-        plan: Round,
-        outputs: tuple[OutputObject, ...],
-        *,
-        parked: Mapping[str, Reason],
-        parts: tuple[tuple[str, ...], ...] = (),
-    ) -> None:
-        """Mark a round as finished; parked, parts: see `RoundOutputs`; parked films stay unread."""
-        mark = RoundMark(
-            number=plan.number,
-            created_at=plan.created_at,
-            files=tuple(file for file in plan.files if file not in parked),
-            outputs=outputs,
-            parked={file: str(reason) for file, reason in parked.items()},
-            corrections=plan.corrections,
-            parts=parts,
-            destinations=plan.destinations,
-        )
-        self.spool.mark_round(plan.study_uid, mark)
 
     def _facts(self, plan: Round) -> StudyFacts:
         """Load a round's facts of its study, with the answers to its films."""

@@ -29,6 +29,7 @@ from node.store import questions, received
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.ledger import Ledger, is_away
 from node.store.received import Instance, sop_instance_uid_of
+from node.store.rounds import RoundMark
 from node.store.study_facts import StudyFacts, count_new, load
 from node.store.worklist import ReviewRow
 
@@ -45,14 +46,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRound:
-    """The outputs of a round, as in `pipeline.RoundOutputs`, and their deliveries.
+    """A round whose outputs are written; mark: see `pipeline.RoundOutputs`.
 
     reviews: rows of the list of films to review
     """
 
-    outputs: tuple[OutputObject, ...]
-    parked: Mapping[str, Reason]
-    parts: tuple[tuple[str, ...], ...]
+    mark: RoundMark
     reviews: tuple[ReviewRow, ...]
     queued: Queued
 
@@ -160,12 +159,13 @@ class Steps:
             facts = load(self.pipeline.spool, planned.study_uid)
             self._log_rejected(facts, planned)
             self._log_identity(planned.study_uid, written)
+            outputs = written.mark.outputs
             earlier = {output.sop_instance_uid for mark in facts.rounds for output in mark.outputs}
-            self._log_void(planned.study_uid, written.outputs)
+            self._log_void(planned.study_uid, outputs)
             deliveries = {
                 name: tuple(
                     delivery
-                    for output in written.outputs
+                    for output in outputs
                     if name in output.receivers
                     and not self._withholds(name, output)
                     and self._is_open(delivery := delivery_of(name, output), earlier)
@@ -174,13 +174,11 @@ class Steps:
             }
             for delivery in itertools.chain.from_iterable(deliveries.values()):
                 self.ledger.add_delivery(delivery)
-            self._replace_lost(planned.study_uid, written.outputs)
+            self._replace_lost(planned.study_uid, outputs)
             rows = counted.rows_of(facts, written.films, zone=self.pipeline.zone)
             self.ledger.statistics.replace(planned.study_uid, rows)
             return WrittenRound(
-                outputs=written.outputs,
-                parked=written.parked,
-                parts=written.parts,
+                mark=written.mark,
                 reviews=tuple(counted.review_rows(facts, written.films)),
                 queued=Queued(
                     deliveries={name: queued for name, queued in deliveries.items() if queued}, started=time.time()
@@ -197,9 +195,9 @@ class Steps:
 
     def _log_identity(self, study_uid: str, written: RoundOutputs) -> None:
         """Count and log a study with films of several patients or requests, and orders for other patients."""
-        if written.parts:
+        if parts := written.mark.parts:
             self.metrics.studies_divided.inc()
-            log.get().warning("study.divided", study=study_uid, parts=len(written.parts))
+            log.get().warning("study.divided", study=study_uid, parts=len(parts))
         if written.unmatched:
             self.metrics.orders_unmatched.inc(written.unmatched)
             log.get().warning("order.unmatched", study=study_uid, outputs=written.unmatched)
@@ -241,13 +239,13 @@ class Steps:
         """
 
         def work() -> bool:
-            outputs, parked = written.outputs, written.parked
+            parked = written.mark.parked
             for file, outcome in zip(planned.files, outcomes, strict=True):
-                if parked.get(file) is Reason.DAMAGED and outcome != Reason.DAMAGED:  # damage found by `write`
+                if parked.get(file) == Reason.DAMAGED and outcome != Reason.DAMAGED:  # damage found by `write`
                     self._log_damaged(planned.study_uid, file)
             with self.metrics.timed("finish"):
                 pipeline = self._pipeline(planned.study_uid)
-                pipeline.finish(planned, outputs, parked=parked, parts=written.parts)
+                pipeline.spool.mark_round(planned.study_uid, written.mark)
             self.ledger.set_reviews(planned.study_uid, written.reviews)
             self.note_patients(planned.study_uid)
             identity = pipeline.reader.identity
@@ -258,7 +256,7 @@ class Steps:
                 instances=len(planned.files),
                 read=outcomes.count("read"),
                 not_processed=sum(outcome != "read" and not outcome.startswith("left:") for outcome in outcomes),
-                outputs=len(outputs),
+                outputs=len(written.mark.outputs),
                 seconds=round(time.time() - planned.created_at.timestamp(), 3),
                 model=f"{identity.name} {identity.version}",
                 prompts=pipeline.prompts.name,
@@ -272,7 +270,7 @@ class Steps:
         """Return the pipeline that a study's round began with; the current one if it began in another process."""
         return self._begun.get(study_uid, self.pipeline)
 
-    def _is_unread(self, planned: Round, parked: Mapping[str, Reason]) -> bool:
+    def _is_unread(self, planned: Round, parked: Mapping[str, str]) -> bool:
         """Record the study as finished, parked or receiving; receiving means that files arrived during the round."""
         facts = load(self.pipeline.spool, planned.study_uid)
         is_new = any(
@@ -374,22 +372,22 @@ class Steps:
         log.get().error("study.parked", study=study_uid, stage=stage, reason=reason)
 
 
-def _came_again(instance: Instance, planned: Round, parked: Mapping[str, Reason]) -> bool:
+def _came_again(instance: Instance, planned: Round, parked: Mapping[str, str]) -> bool:
     """Whether a film that was damaged in a round was received again since the round began."""
-    is_damaged = parked.get(instance.path.name) is Reason.DAMAGED
+    is_damaged = parked.get(instance.path.name) == Reason.DAMAGED
     return is_damaged and instance.received_at > planned.created_at and received.is_intact(instance.path)
 
 
-def _why_parked(film: str, reason: Reason) -> str:
+def _why_parked(film: str, reason: str) -> str:
     """Return why a film is parked, and what to do."""
-    if reason is Reason.DAMAGED:
+    if reason == Reason.DAMAGED:
         return f"damaged: film {film} has changed on disk since it was received; send it again from its source"
-    if reason is Reason.PATIENT_UNCLEAR:
+    if reason == Reason.PATIENT_UNCLEAR:
         return (
             f"patient_unclear: the study has films of several patients or accession numbers, and film {film} does not "
             "name its own; correct it at its sender, and send it again"
         )
-    if reason is Reason.READER_FAILED:
+    if reason == Reason.READER_FAILED:
         return (
             f"reader_failed: the network that model.reader names failed on film {film}; the log event "
             "reader.failed says where; correct the reader, then retry"

@@ -95,11 +95,12 @@ def test_the_report_on_a_critical_film_comes_first(bench: Bench, tmp_path: Path)
         urgent = {read(bench, name) for name in ("d", "e")}
     plan = pipeline.plan(STUDY)
     assert plan is not None
-    outputs = pipeline.write(plan).outputs
+    written = pipeline.write(plan)
+    outputs = written.mark.outputs
     assert {output.subject.film for output in outputs[:2]} == urgent
     assert {output.kind for output in outputs[:2]} == {"sr"}
     assert {output.priority for output in outputs} == {CRITICAL}
-    pipeline.finish(plan, outputs, parked={})
+    bench.spool.mark_round(STUDY, written.mark)
     (mark,) = bench.spool.rounds(STUDY)
     assert {output.priority for output in mark.outputs} == {CRITICAL}  # a lost ledger is filled from here
 
@@ -108,7 +109,7 @@ def test_a_study_without_a_critical_finding_is_routine(bench: Bench) -> None:
     read(bench, "a")
     plan = bench.steps.pipeline.plan(STUDY)
     assert plan is not None
-    assert {output.priority for output in bench.steps.pipeline.write(plan).outputs} == {ROUTINE}
+    assert {output.priority for output in bench.steps.pipeline.write(plan).mark.outputs} == {ROUTINE}
 
 
 def places(directory: Path) -> dict[str, int]:

@@ -181,7 +181,7 @@ class Bench:
         self.sending = senders.sending(spool, self.ledger, to(system))
 
     def written(self) -> tuple[OutputObject, bytes]:
-        (output,) = self.pipeline.write(self.plan).outputs
+        (output,) = self.pipeline.write(self.plan).mark.outputs
         return output, self.pipeline.spool.output(output) or b""
 
     def send(self, output: OutputObject, attempt: int = 1) -> Sent:

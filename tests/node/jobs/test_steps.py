@@ -96,8 +96,8 @@ def test_writing_twice_writes_and_sends_the_same_also_without_what_reading_kept(
 
     again = [bench.steps.write(plan), restarted(bench, ScriptedReader()).write(plan)]
 
-    assert [each and (each.outputs, each.queued.deliveries) for each in again] == [
-        (first.outputs, first.queued.deliveries)
+    assert [each and (each.mark.outputs, each.queued.deliveries) for each in again] == [
+        (first.mark.outputs, first.queued.deliveries)
     ] * 2
     assert {path: path.read_bytes() for path in bench.folder.rglob("outputs/*.dcm")} == before
     assert [batch.kinds for batch in asked] == [("sr",), ("gsps",)] * 3

@@ -469,8 +469,8 @@ def test_a_step_that_runs_again_after_a_correction_writes_the_same(tmp_path: Pat
     first, second = bench.steps.write(plan), bench.steps.write(plan)
 
     assert first is not None and second is not None
-    assert sorted(output.kind for output in first.outputs) == ["gsps", "rejection", "sr"]
-    assert (first.outputs, first.queued.deliveries) == (second.outputs, second.queued.deliveries)
+    assert sorted(output.kind for output in first.mark.outputs) == ["gsps", "rejection", "sr"]
+    assert (first.mark.outputs, first.queued.deliveries) == (second.mark.outputs, second.queued.deliveries)
 
 
 @pytest.mark.drill(part="peers")

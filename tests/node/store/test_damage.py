@@ -74,7 +74,7 @@ def test_a_film_beside_a_damaged_one_is_answered(bench: Bench, damage: Callable[
     report = bench.output("sr").read_bytes()
     assert str(OTHER.PatientName).encode() in report
     assert (b"Not processed: its stored copy was damaged" in report) is is_named
-    assert written.parked == {path.name: "damaged"}
+    assert written.mark.parked == {path.name: "damaged"}
 
 
 def test_a_damaged_film_sent_again_is_read_as_the_same_version(bench: Bench) -> None:
@@ -237,7 +237,7 @@ def test_a_lost_report_that_a_later_round_repeats_is_still_sent(bench: Bench) ->
     written = bench.steps.write(plan)
 
     assert written is not None
-    assert report.sop_instance_uid in str(written.outputs)
+    assert report.sop_instance_uid in str(written.mark.outputs)
     assert bench.ledger.delivery_state(report) is DeliveryState.WAITING
 
 

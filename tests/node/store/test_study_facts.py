@@ -67,7 +67,7 @@ def test_what_comes_after_the_plan_has_a_round_of_its_own(tmp_path: Path, comes:
     written = bench.steps.write(plan)
 
     assert written is not None
-    assert [output.kind for output in written.outputs] == [delivery.kind for delivery in calm.round()]
+    assert [output.kind for output in written.mark.outputs] == [delivery.kind for delivery in calm.round()]
     assert bench.steps.finish(plan, outcomes, written)
 
 
