@@ -107,15 +107,19 @@ def from_file(kind: type[_T], table: Mapping[str, object], *, path: Path) -> _T:
         raise ModelError("\n".join(f"{path}: {mistake}" for mistake in misfit.mistakes)) from misfit
 
 
-def from_table(kind: type[_T], table: Mapping[str, object]) -> _T:
-    """Make a dataclass from a table that a person wrote. Raises Misfit that lists every mistake in it."""
+def from_table(kind: type[_T], table: Mapping[str, object], *, removed: Mapping[str, str] | None = None) -> _T:
+    """Make a dataclass from a table that a person wrote. Raises Misfit that lists every mistake in it.
+
+    removed: by full key, the replacement of a removed key
+    """
     from pydantic import ValidationError
 
     content = json.dumps(table, ensure_ascii=False, default=lambda date: {"date": str(date)})  # no text, number or list
     try:
         return _made(kind, content, extra="forbid")
     except ValidationError as error:
-        raise Misfit([line for mistake in error.errors() for line in _told(mistake, kind)]) from error
+        mistakes = [line for mistake in error.errors() for line in _told(mistake, kind, removed or {})]
+        raise Misfit(mistakes) from error
 
 
 def decode(kind: type[_T], value: object) -> _T:
@@ -169,7 +173,7 @@ def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
     return TypeAdapter(kind)
 
 
-def _told(mistake: ErrorDetails, kind: type) -> Iterator[str]:
+def _told(mistake: ErrorDetails, kind: type, removed: Mapping[str, str]) -> Iterator[str]:
     """Return pydantic's errors in plain words with remedies; list items are counted from 1."""
     value, place = mistake["input"], mistake["loc"]
     key = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
@@ -181,6 +185,8 @@ def _told(mistake: ErrorDetails, kind: type) -> Iterator[str]:
             yield f"{key}: {mistake['msg']}"
         case "missing":
             yield f"{key}: is missing; add it"
+        case "unexpected_keyword_argument" if key in removed:
+            yield f"{key}: removed; use {removed[key]}"
         case "unexpected_keyword_argument":
             near = difflib.get_close_matches(str(place[-1]), _keys(kind, place[:-1]), 1)
             hint = f"did you mean {near[0]}?" if near else "remove it, correct its spelling, or use a newer program"

@@ -52,6 +52,17 @@ HIDDEN: Final = "***"
 _IS_SECRET: Final = re.compile(r"password|passphrase|secret|token|credential|(^|_)key$", re.IGNORECASE)
 ENGINES = ("onnx", "onnx-cuda", "tensorrt", "torch", "torch-cuda")
 GPU_ENGINES = ("tensorrt", "onnx-cuda", "torch-cuda")
+REMOVED: Final[Mapping[str, str]] = {
+    "alerts.mail": "Alertmanager, which sends mail of the node's alerts (deploy/prometheus/alertmanager.yml)",
+    "audit.host": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
+    "audit.max_waiting_mib": "the queue of rsyslog (deploy/rsyslog/chex-node-audit.conf)",
+    "audit.port": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
+    "audit.tls": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
+    "orders.patient_updates": "the archive, which reconciles its objects (docs/integrate/hl7.md)",
+    "storage.s3": "snapshots of the volume, or restic (docs/operate/backup.md)",
+    "trace": "the log, which says how many seconds each film, round and delivery took",
+}
+"""The replacement of each removed key, by full key without the number of a table."""
 LOG_FORMATS = ("auto", "json", "console")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -371,7 +382,7 @@ def parse(table: Mapping[str, object]) -> Settings:
     """Turn parsed TOML into settings; pure. Raises ConfigError with one line per mistake."""
     mistakes = list(_needed(table))
     try:
-        settings = from_table(Settings, table)
+        settings = from_table(Settings, table, removed=REMOVED)
     except Misfit as misfit:
         raise ConfigError([*mistakes, *misfit.mistakes]) from misfit
     if mistakes:

@@ -1,10 +1,12 @@
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node import config
+from node.config import REMOVED
 from node.errors import ConfigError
 from node.net import tls
 from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination, TlsSettings
@@ -242,6 +244,18 @@ def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
         "lisener: unknown key; did you mean listener?",
         "zebra: unknown key; remove it, correct its spelling, or use a newer program",
     ]
+
+
+@pytest.mark.parametrize(("key", "instead"), REMOVED.items())
+def test_a_removed_key_is_answered_with_what_serves_instead(key: str, instead: str) -> None:
+    table: object = 1
+    for name in reversed(key.split(".")):
+        table = {name: [table] if name in ("callers", "destinations") else table}
+
+    with pytest.raises(ConfigError) as caught:
+        config.parse(cast(dict[str, object], table))
+
+    assert f"{key}: removed; use {instead}" in caught.value.mistakes
 
 
 def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:

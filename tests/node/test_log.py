@@ -12,6 +12,7 @@ import time
 import pytest
 
 from node import log
+from node.config import REMOVED
 from tests.paths import REPOSITORY
 
 NODE = REPOSITORY / "node"
@@ -144,7 +145,7 @@ def test_the_document_says_what_each_event_means() -> None:
     said = {event for source in sources for event in re.findall(rf'"((?:{roots})\.\w+)"', source)}
 
     said -= {"engine.sqlite", "retention.lock", "study.html", "worklist.html"}  # files
-    said -= {"model.prompts", "model.uncompared"}  # settings
+    said -= {"model.prompts", "model.uncompared", *REMOVED}  # settings
     formatted = {"instance.kept", "instance.repeated", "delivery.sent", "delivery.delayed", "delivery.parked"}
     assert said | formatted == documented
 
