@@ -33,6 +33,7 @@ from node.read import prompts
 from node.read.engines import read_engine_files, read_gpu
 from node.read.manifest import not_calibrated, read_film_rule
 from node.read.model import RadiographReader, check_files, open_configured
+from node.service.model import refusal
 from node.store import database
 from node.store.folders import fault_of_folder, require_known_format
 from node.web import passwords, single_sign_on
@@ -208,6 +209,8 @@ def check_model(settings: Settings) -> Iterator[Check]:
         f"{identity.name} {identity.version} in {model.directory}: {_opened(model)}, runtime {identity.engine} "
         f"answers, prompt set {prompt_set.title} fits",
     )
+    if why := refusal(settings, identity, prompt_set):
+        yield fault(f"{_MODEL} change", why)
     for fallback in reader.fallbacks:
         yield note(
             f"{_MODEL} engine", f"{identity.engine} runs instead of {fallback.engine}: {_fallback_reason(fallback)}"

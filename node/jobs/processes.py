@@ -125,7 +125,7 @@ def reload_path(storage: StorageSettings, process: Process) -> Path:
 def published(
     storage: StorageSettings, process: Process, *, ports: Mapping[str, int], settings: Path | None = None
 ) -> Iterator[None]:
-    """Write the state file of this process, and remove it at an orderly end.
+    """Write the state file of this process, and remove it at its end, also of a start that is refused.
 
     ports: the real ports by name, `http_port` among them
     settings: the settings file that the process reads again on SIGHUP
@@ -138,8 +138,10 @@ def published(
         **ports,
     }
     files.write(path, files.to_json(content))
-    yield
-    path.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def remove_gone(directory: Path, *, before: datetime) -> None:

@@ -115,6 +115,18 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     served.add(wanted, {**names, "at": datetime.now(UTC).isoformat(timespec="seconds")})
 
 
+def refusal(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> str | None:
+    """Return why `admit` would refuse a model, with the remedy; None if it would not. Stores nothing."""
+    served, wanted = ServedModels(settings.storage.directory), _as_compared(model, prompts)
+    if settings.model.uncompared == "accept" or not served.has_any() or served.has(wanted):
+        return None
+    try:
+        _compared(settings, wanted, served)
+    except InputError as error:
+        return str(error)
+    return None
+
+
 class ServedModels:
     """The models that the node of a storage folder has served, each with its prompt set."""
 

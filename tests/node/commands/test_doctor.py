@@ -18,7 +18,9 @@ from node import config
 from node.check_result import Check, CheckState, run_check
 from node.commands.doctor import NOWHERE, check_database, check_model, check_ports, check_storage
 from node.config import ModelSettings, Settings
+from node.domain import ModelIdentity
 from node.health.checks import check_destinations
+from node.service.model import admit
 from node.settings.http import HttpSettings
 from tests.models.test_engine_files import FakeCompiler
 from tests.node.read.test_fallback import without_gpu
@@ -26,6 +28,7 @@ from tests.support import films, peers
 from tests.support.damage import flip
 from tests.support.mllp import InformationSystem
 from tests.support.service import Service, run_command, settings_for, settings_with
+from tests.support.spoken import PROMPTS
 
 PASSWORD = "open-sesame"
 
@@ -49,7 +52,7 @@ def started(folder: Path, phantom_model: Path) -> Iterator[Site]:
         assert free.orders is not None
         settings = replace(
             free,
-            model=ModelSettings(directory=phantom_model),
+            model=ModelSettings(directory=phantom_model, uncompared="accept"),  # the node reads with a script
             listener=replace(free.listener, port=peers.free_port()),
             http=HttpSettings(port=peers.free_port()),
             orders=replace(free.orders, port=peers.free_port()),
@@ -166,6 +169,17 @@ def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path,
     assert "of the tolerance" in checks[6].message
     assert (checks[7].name, checks[7].message) == ("model GPU", "PyTorch finds none")
     assert not (tmp_path / "node").exists()
+
+
+def test_a_model_that_serve_would_refuse_is_a_fault(tmp_path: Path, phantom_model: Path) -> None:
+    settings = with_model(tmp_path, phantom_model)
+    other = ModelIdentity(name="m", version="1", weights_sha256="1", manifest_sha256="1", engine="onnx")
+    admit(settings, other, PROMPTS)
+
+    checks = checked(settings)
+
+    assert states(checks)[:2] == [CheckState.OK, CheckState.FAULT]
+    assert (checks[1].name, "was never compared" in checks[1].message) == ("model change", True)
 
 
 def test_each_mistake_in_a_manifest_is_a_fault(tmp_path: Path, model: Path) -> None:

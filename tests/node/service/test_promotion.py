@@ -16,7 +16,7 @@ from node import config
 from node.config import ModelSettings
 from node.domain import ModelIdentity
 from node.errors import InputError
-from node.service.model import ServedModels, admit
+from node.service.model import ServedModels, admit, refusal
 from tests.support.compared import compared, write
 from tests.support.service import run_command, settings_for
 from tests.support.spoken import PROMPTS
@@ -59,6 +59,8 @@ def test_a_model_is_admitted_by_its_comparison(
     admit(settings, FIRST, PROMPTS)
     prepare(settings.model.directory)
 
+    why = refusal(settings, SECOND, PROMPTS)
+    assert why is None if said is None else said in str(why)
     if said is None:
         with capture_logs() as logged:
             admit(settings, SECOND, PROMPTS)
@@ -104,3 +106,4 @@ def test_a_node_with_other_weights_ends_and_says_why(phantom_model: Path, tmp_pa
 
     assert ended.returncode == 2
     assert "is not the file that the manifest names" in ended.stderr
+    assert list((tmp_path / "storage").glob("running*.json")) == [], "it is not taken for a killed process"
