@@ -129,18 +129,17 @@ def _read(options: argparse.Namespace) -> int:
         reader = _reader(options, prompt_set)
         if text := not_calibrated(options.model, prompt_set, reader=options.reader):
             show(text)
+        files_reader = read_files.FileReader(
+            reader=reader,
+            prompts=prompt_set,
+            zone=local,
+            character_set=options.character_set,
+            kinds=options.outputs,
+            with_searched=options.searched,
+            on_file=tell,
+        )
         try:
-            for report in read_files.read(
-                studies,
-                options.out,
-                reader=reader,
-                prompts=prompt_set,
-                zone=local,
-                character_set=options.character_set,
-                kinds=options.outputs,
-                with_searched=options.searched,
-                on_file=tell,
-            ):
+            for report in files_reader.read(studies, options.out):
                 reports.append(report)
                 show("studies", len(reports), len(studies))
         except KeyboardInterrupt as stop:

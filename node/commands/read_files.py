@@ -101,58 +101,6 @@ def check_folder(out: Path) -> None:
         raise InputError(f"{out}: cannot be used for results ({error.strerror}); name a folder") from error
 
 
-def read(
-    studies: Sequence[StudyFiles],
-    out: Path,
-    *,
-    reader: RadiographReader,
-    prompts: PromptSet,
-    zone: ZoneInfo,
-    character_set: str = "",
-    kinds: Sequence[str] = DEFAULT_OUTPUTS,
-    with_searched: bool = False,
-    on_file: OnFile = _unheard,
-) -> Iterator[JsonObject]:
-    """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
-
-    A study is not read again if its results are intact and were made of the same files in the same way.
-    character_set: see `header_reading.read_header`
-    kinds: the kinds of objects to write
-    with_searched: see `report_json.film_for_programs`
-    on_file: called with each file and its outcome
-    Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
-    """
-    for study in studies:
-        how = (str(zone), *filter(None, (character_set,)), *kinds, *(["searched"] if with_searched else []))
-        made_from = _made_from(study, reader=reader, prompts=prompts, how=how)
-        before = made_before(out / study.study_uid, made_from)
-        if before is not None:
-            for path in study.paths:
-                on_file(path, DONE_BEFORE)
-            yield before
-            continue
-        answered = []
-        for path, identity in zip(study.paths, study.identities, strict=True):
-            answered.append(_answer(path, identity, reader=reader, prompts=prompts, character_set=character_set))
-            on_file(path, str(answered[-1].reason or "read"))
-        try:
-            yield _write(
-                study,
-                answered,
-                out,
-                reader=reader,
-                prompts=prompts,
-                made_from=made_from,
-                zone=zone,
-                kinds=kinds,
-                with_searched=with_searched,
-            )
-        except OSError as error:
-            raise NodeError(
-                f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
-            ) from error
-
-
 def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
     """Return every file, and whether it was named itself or found in a folder. Raises InputError."""
     found: list[tuple[Path, bool]] = []
@@ -166,71 +114,97 @@ def _files(paths: Sequence[Path]) -> list[tuple[Path, bool]]:
     return found
 
 
-def _made_from(study: StudyFiles, *, reader: RadiographReader, prompts: PromptSet, how: Sequence[str]) -> str:
-    """Return a hash of everything that the results depend on.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReader:
+    """Reads the films of files, and writes their results.
 
-    how: zone, character set if any, kinds, and whether report.json has the searched boxes
-
-    Raises InputError when a file cannot be read.
+    zone: local time of the objects
+    character_set: see `header_reading.read_header`
+    kinds: the kinds of objects to write
+    with_searched: see `report_json.film_for_programs`
+    on_file: called with each file and its outcome
     """
-    try:
-        files = sorted(hash_of(path) for path in study.paths)
-    except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
-    made_by = (VERSION, *reader.identity.parts, prompts.sha256)
-    return hashlib.sha256("\0".join((*made_by, *how, *files)).encode()).hexdigest()
 
+    reader: RadiographReader
+    prompts: PromptSet
+    zone: ZoneInfo
+    character_set: str = ""
+    kinds: Sequence[str] = DEFAULT_OUTPUTS
+    with_searched: bool = False
+    on_file: OnFile = _unheard
 
-def _answer(
-    path: Path, identity: Dataset, *, reader: RadiographReader, prompts: PromptSet, character_set: str
-) -> Answered:
-    """Answer one object; if its whole header cannot be parsed, it is undecodable and only its identity is known."""
-    try:
-        answered = answer_film(path, reader, prompts, character_set=character_set)
-    except Undecodable:
-        film = Film(source=str(identity.SOPInstanceUID), reason=Reason.UNDECODABLE)
-        return Answered(dataset=identity, film=film, reason=film.reason)
-    return answered if answered.film is None else replace(answered, film=noted(answered.film, answered.dataset))
+    def read(self, studies: Sequence[StudyFiles], out: Path) -> Iterator[JsonObject]:
+        """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
+        A study is not read again if its results are intact and were made of the same files in the same way.
+        Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
+        """
+        for study in studies:
+            made_from = self._made_from(study)
+            before = made_before(out / study.study_uid, made_from)
+            if before is not None:
+                for path in study.paths:
+                    self.on_file(path, DONE_BEFORE)
+                yield before
+                continue
+            answered = []
+            for path, identity in zip(study.paths, study.identities, strict=True):
+                answered.append(self._answer(path, identity))
+                self.on_file(path, str(answered[-1].reason or "read"))
+            try:
+                yield self._write(study, answered, out, made_from)
+            except OSError as error:
+                raise NodeError(
+                    f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
+                ) from error
 
-def _write(
-    study: StudyFiles,
-    answered: Sequence[Answered],
-    out: Path,
-    *,
-    reader: RadiographReader,
-    prompts: PromptSet,
-    made_from: str,
-    zone: ZoneInfo,
-    kinds: Sequence[str],
-    with_searched: bool,
-) -> JsonObject:
-    """Write the results of a study: the objects on each of its parts, and one report.json on all films."""
-    nobodys = SiteSettings().nobodys
-    headers = without_nobodys({str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}, nobodys)
-    films = {answer.film.source: answer.film for answer in answered if answer.film is not None}
-    division = divide(study.study_uid, {uid: headers[uid] for uid in films}, nobodys=nobodys)
-    unclear = tuple(Film(source=uid, reason=Reason.PATIENT_UNCLEAR) for uid in sorted(division.unclear))
-    report = make_report(
-        study.study_uid,
-        [*(film for uid, film in films.items() if uid not in division.unclear), *unclear],
-        model=reader.identity,
-        prompts=prompts,
-        created_at=datetime.now(UTC).replace(microsecond=0),
-    )
-    parts = [report_on(part, report) for part in division.parts]
-    sources = from_files(headers, dict(zip(headers, study.paths, strict=True)))
-    left = [answer for answer in answered if answer.film is None]
-    return write_folder(
-        out,
-        report,
-        chain.from_iterable(write_objects(part, sources, zone=zone, kinds=kinds) for part in parts),
-        sources,
-        sections=[*parts, replace(report, films=unclear)] if unclear else parts or [report],
-        left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
-        made_from=made_from,
-        with_searched=with_searched,
-    )
+    def _made_from(self, study: StudyFiles) -> str:
+        """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
+        try:
+            files = sorted(hash_of(path) for path in study.paths)
+        except OSError as error:
+            raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
+        made_by = (VERSION, *self.reader.identity.parts, self.prompts.sha256)
+        searched = ["searched"] if self.with_searched else []
+        how = (str(self.zone), *filter(None, (self.character_set,)), *self.kinds, *searched)
+        return hashlib.sha256("\0".join((*made_by, *how, *files)).encode()).hexdigest()
+
+    def _answer(self, path: Path, identity: Dataset) -> Answered:
+        """Answer one object; if its whole header cannot be parsed, it is undecodable and only its identity is known."""
+        try:
+            answered = answer_film(path, self.reader, self.prompts, character_set=self.character_set)
+        except Undecodable:
+            film = Film(source=str(identity.SOPInstanceUID), reason=Reason.UNDECODABLE)
+            return Answered(dataset=identity, film=film, reason=film.reason)
+        return answered if answered.film is None else replace(answered, film=noted(answered.film, answered.dataset))
+
+    def _write(self, study: StudyFiles, answered: Sequence[Answered], out: Path, made_from: str) -> JsonObject:
+        """Write the results of a study: the objects on each of its parts, and one report.json on all films."""
+        nobodys = SiteSettings().nobodys
+        headers = without_nobodys({str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}, nobodys)
+        films = {answer.film.source: answer.film for answer in answered if answer.film is not None}
+        division = divide(study.study_uid, {uid: headers[uid] for uid in films}, nobodys=nobodys)
+        unclear = tuple(Film(source=uid, reason=Reason.PATIENT_UNCLEAR) for uid in sorted(division.unclear))
+        report = make_report(
+            study.study_uid,
+            [*(film for uid, film in films.items() if uid not in division.unclear), *unclear],
+            model=self.reader.identity,
+            prompts=self.prompts,
+            created_at=datetime.now(UTC).replace(microsecond=0),
+        )
+        parts = [report_on(part, report) for part in division.parts]
+        sources = from_files(headers, dict(zip(headers, study.paths, strict=True)))
+        left = [answer for answer in answered if answer.film is None]
+        return write_folder(
+            out,
+            report,
+            chain.from_iterable(write_objects(part, sources, zone=self.zone, kinds=self.kinds) for part in parts),
+            sources,
+            sections=[*parts, replace(report, films=unclear)] if unclear else parts or [report],
+            left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
+            made_from=made_from,
+            with_searched=self.with_searched,
+        )
 
 
 def write_table(path: Path, reports: Sequence[JsonObject]) -> None:

@@ -340,7 +340,8 @@ def results(folder: Path) -> None:
     film = folder.with_name("film.dcm")
     film.write_bytes(films.file_bytes(films.thumbnail()))
     studies, reader = read_files.collect([film]), ScriptedReader("1")
-    list(read_files.read(studies, folder, reader=reader, prompts=prompts.load("chexpert14"), zone=ZoneInfo("UTC")))
+    command = read_files.FileReader(reader=reader, prompts=prompts.load("chexpert14"), zone=ZoneInfo("UTC"))
+    list(command.read(studies, folder))
 
 
 def whole_directory(folder: Path) -> None:

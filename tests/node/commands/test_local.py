@@ -42,7 +42,8 @@ def read(out: Path, *paths: Path, version: str = "1", kinds: tuple[str, ...] = D
     studies = read_files.collect(paths)
     read_files.check_folder(out)
     reader, zone = ScriptedReader(version), ZoneInfo("Europe/Berlin")
-    reports = list(read_files.read(studies, out, reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds))
+    command = read_files.FileReader(reader=reader, prompts=PROMPTS, zone=zone, kinds=kinds)
+    reports = list(command.read(studies, out))
     return cast(list[Report], json.loads(json.dumps(reports)))
 
 
@@ -293,15 +294,13 @@ def read_counted(folder: Path, out: Path, reader: Counting, zone: str = "UTC") -
     """Read a folder; the outcome of each file."""
     outcomes: list[str] = []
     read_files.check_folder(out)
-    studies = read_files.collect([folder])
-    for _ in read_files.read(
-        studies,
-        out,
+    command = read_files.FileReader(
         reader=reader,
         prompts=PROMPTS,
         zone=ZoneInfo(zone),
         on_file=lambda _path, outcome: outcomes.append(outcome),
-    ):
+    )
+    for _ in command.read(read_files.collect([folder]), out):
         pass
     return outcomes
 

@@ -625,13 +625,8 @@ def test_files_of_two_patients_are_read_into_two_reports(tmp_path: Path) -> None
         paths.append(tmp_path / f"{name}.dcm")
         paths[-1].write_bytes(films.file_bytes(received(name, changes)))
 
-    studies_read = read_files.read(
-        read_files.collect(paths),
-        tmp_path / "out",
-        reader=ScriptedReader(),
-        prompts=PROMPTS,
-        zone=ZoneInfo("UTC"),
-    )
+    reader = read_files.FileReader(reader=ScriptedReader(), prompts=PROMPTS, zone=ZoneInfo("UTC"))
+    studies_read = reader.read(read_files.collect(paths), tmp_path / "out")
 
     assert len(list(studies_read)) == 1
     folder = tmp_path / "out" / STUDY

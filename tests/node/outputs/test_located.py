@@ -164,15 +164,14 @@ def test_reading_a_folder_again_follows_the_option(tmp_path: Path) -> None:
     path, outcomes = films.saved(tmp_path, films.thumbnail()), []
 
     def read(*, with_searched: bool) -> object:
-        [made] = read_files.read(
-            read_files.collect([path]),
-            tmp_path / "out",
+        reader = read_files.FileReader(
             reader=ScriptedReader(),
             prompts=PROMPTS,
             zone=ZoneInfo("UTC"),
             with_searched=with_searched,
             on_file=lambda _, outcome: outcomes.append(outcome),
         )
+        [made] = reader.read(read_files.collect([path]), tmp_path / "out")
         [film] = json.loads(json.dumps(made))["films"]
         return film.get("searched")
 
