@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain, groupby
 from typing import Final
@@ -44,39 +44,46 @@ ContentOf = Callable[[OutputObject], bytes | None]
 _OTHER_IDENTITY: Final = TITLES["113037"]
 
 
-def own_notes(
-    facts: StudyFacts,
-    report: Report,
-    *,
-    headers: Mapping[str, Dataset],
-    nobodys: Collection[str],
-    content_of: ContentOf,
-    zone: ZoneInfo,
-) -> Iterator[Written]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What was written on a study before a round, and whom its films name now.
+
+    facts, report: those of the round
+    headers, identities: the header and the identity of each stored film, by SOP Instance UID
+    nobodys: see `parts.divide`
+    zone: the time zone of the site
+    """
+
+    facts: StudyFacts
+    report: Report
+    headers: Mapping[str, Dataset]
+    identities: Mapping[str, Identity]
+    nobodys: Collection[str]
+    content_of: ContentOf
+    zone: ZoneInfo
+
+
+def own_notes(past: Past) -> Iterator[Written]:
     """Write the node's answer to each note that no earlier round has covered, if the node wrote about its films.
 
     A note about films of several patients or accession numbers gets an answer for each.
-    facts: the facts of the round
-    headers: the headers of all stored films, by SOP Instance UID
-    nobodys: see `parts.divide`
     """
+    facts = past.facts
     written = [*(mark.outputs for mark in facts.rounds), *(answer.outputs for answer in facts.answers)]
     outputs = list({output.sop_instance_uid: output for output in chain.from_iterable(written)}.values())
     for note, films in facts.new_notes():
         named = set[OutputObject]()
-        for alone in _by_part(note, report.study_uid, headers, nobodys):
-            about = outputs_about(alone.rejected & films, outputs, or_films(facts.rounds, content_of))
+        for alone in _by_part(note, past):
+            about = outputs_about(alone.rejected & films, outputs, or_films(facts.rounds, past.content_of))
             if own := [output for output in about if output not in named]:
                 named.update(own)
-                yield from for_receivers(alone, own, report, zone=zone)
+                yield from for_receivers(alone, own, past)
 
 
-def _by_part(
-    note: RejectionNote, study_uid: str, headers: Mapping[str, Dataset], nobodys: Collection[str]
-) -> list[RejectionNote]:
+def _by_part(note: RejectionNote, past: Past) -> list[RejectionNote]:
     """Divide a note about films of several patients or accession numbers, with a header for each; others stay whole."""
-    here = {uid: headers[uid] for uid in sorted(note.rejected) if uid in headers}
-    parts = divide(study_uid, here, nobodys=nobodys).parts
+    here = {uid: past.headers[uid] for uid in sorted(note.rejected) if uid in past.headers}
+    parts = divide(past.report.study_uid, here, nobodys=past.nobodys).parts
     if len(parts) < 2:
         return [note]
     rest = note.rejected.difference(*(part.films for part in parts))
@@ -119,10 +126,8 @@ def outputs_about(films: Iterable[str], outputs: Iterable[OutputObject], content
     return sorted(found, key=lambda output: (output.series_instance_uid, output.sop_instance_uid))
 
 
-def for_receivers(
-    note: RejectionNote, own: Iterable[OutputObject], report: Report, *, zone: ZoneInfo
-) -> Iterator[Written]:
-    """Write the notes that reject the node's own objects; same arguments as `write`.
+def for_receivers(note: RejectionNote, own: Iterable[OutputObject], past: Past) -> Iterator[Written]:
+    """Write the notes that reject the node's own objects.
 
     Each names the objects that the same destinations have, or may have, and is sent to these. Unsent objects need none.
     """
@@ -131,7 +136,7 @@ def for_receivers(
         by_receivers[output.receivers].append(output)
     for receivers, given in sorted(by_receivers.items()):
         if receivers:
-            yield replace(write(note, given, report, zone=zone), receivers=receivers)
+            yield replace(write(note, given, past.report, zone=past.zone), receivers=receivers)
 
 
 def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, zone: ZoneInfo) -> Written:
@@ -181,33 +186,23 @@ def is_ended(output: OutputObject, films: Iterable[str], identities: Mapping[str
     return any(film in identities and output.identity.contradicts(identities[film]) for film in films)
 
 
-def identity_notes(
-    facts: StudyFacts,
-    report: Report,
-    *,
-    identities: Mapping[str, Identity],
-    written: Collection[OutputObject],
-    content_of: ContentOf,
-    zone: ZoneInfo,
-) -> Iterator[Written]:
+def identity_notes(past: Past, *, written: Collection[OutputObject]) -> Iterator[Written]:
     """Write a note for each identity with void objects, about these objects.
 
-    facts: the facts of the round
-    identities: the identity of each film, by SOP Instance UID
     written: outputs of this round, notes included: repeated objects are not void, rejected ones have a note already
     """
-    open_ = _not_void(facts, written)
-    read = or_films(facts.rounds, content_of)
+    open_ = _not_void(past.facts, written)
+    read = or_films(past.facts.rounds, past.content_of)
     found: dict[str, OutputObject] = {}
-    for film, identity in identities.items():
+    for film, identity in past.identities.items():
         candidates = [output for output in open_ if output.identity.contradicts(identity)]
         for output in outputs_about([film], candidates, read):
             found[output.sop_instance_uid] = output
     for _, group in groupby(sorted(found.values(), key=_place), key=lambda output: output.identity):
         own = list(group)
         films = frozenset(output.subject.film for output in own)
-        note = RejectionNote(title=_OTHER_IDENTITY, rejected=films, header=_header(own, content_of))
-        yield from for_receivers(note, own, report, zone=zone)
+        note = RejectionNote(title=_OTHER_IDENTITY, rejected=films, header=_header(own, past.content_of))
+        yield from for_receivers(note, own, past)
 
 
 def _not_void(facts: StudyFacts, written: Iterable[OutputObject]) -> list[OutputObject]:

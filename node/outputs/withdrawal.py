@@ -7,48 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from zoneinfo import ZoneInfo
 
-from node.domain import Identity, OutputObject, Report, derive_uid
+from node.domain import Identity, OutputObject, derive_uid
 from node.outputs.messages import Place, SentMessage, writer_of
-from node.outputs.rejection import ContentOf, is_ended
-from node.store.study_facts import StudyFacts, rejected_by
+from node.outputs.rejection import Past, is_ended
+from node.store.study_facts import rejected_by
 
 
-def withdraw(
-    kind: str,
-    facts: StudyFacts,
-    report: Report,
-    *,
-    identities: Mapping[str, Identity],
-    new: Iterable[bytes],
-    content_of: ContentOf,
-    zone: ZoneInfo,
-) -> Iterator[tuple[OutputObject, bytes]]:
+def withdraw(kind: str, past: Past, *, new: Iterable[bytes]) -> Iterator[tuple[OutputObject, bytes]]:
     """Yield what takes back the newest messages of a kind: a void one, or the parts that its replacement lacks.
 
     A message whose content was removed with its study is not withdrawn.
-    facts: the facts of the round
-    identities: the identity of each film, by SOP Instance UID
     new: the messages of this round; one replaces an earlier one of the same patient and accession number
     """
+    facts, report = past.facts, past.report
     writer, rejected = writer_of(kind), rejected_by(facts.notes.values())
     sent = [output for mark in facts.rounds for output in mark.outputs if output.kind == kind]
     places = [(message.place, content) for content in new if (message := writer.read(content)) is not None]
     seen: set[str] = set()
     for output in reversed(sent):
-        content = content_of(output)
+        content = past.content_of(output)
         message = None if content is None else writer.read(content)
         if content is None or message is None:
             continue
         is_newest = seen.isdisjoint(message.films)
         seen |= message.films
         instead = [other for place, other in places if _is_same(message.place, place)]
-        is_void = _is_void(output, message, rejected, identities)
+        is_void = _is_void(output, message, rejected, past.identities)
         if not is_newest or message.is_withdrawal or not (is_void or instead):
             continue
         uid = report.object_uid(derive_uid("withdrawal", output.sop_instance_uid))
-        if (withdrawal := writer.withdrawn(content, uid, report.created_at.astimezone(zone), instead)) is not None:
+        if (withdrawal := writer.withdrawn(content, uid, report.created_at.astimezone(past.zone), instead)) is not None:
             voids = () if instead else (output.sop_instance_uid,)
             yield replace(output, sop_instance_uid=uid, voids=voids), withdrawal
 

@@ -15,7 +15,7 @@ from node.hl7.order import Order
 from node.output_kinds import in_order, messages_in
 from node.outputs import document, messages, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
-from node.outputs.rejection import ContentOf
+from node.outputs.rejection import ContentOf, Past
 from node.outputs.withdrawal import withdraw
 from node.rounds.study_report import AnsweredPart, Answers, priority_of
 from node.store.study_facts import StudyFacts
@@ -64,37 +64,25 @@ def objects_of(
         for output, content in _messages_on(part, wanted, order=wanted.orders[number], documents=named):
             new.append((_on_part(output, part, number), content))
     written += [output for output, _ in new]
-    for kind in messages_in(wanted.kinds):  # before the new results: a receiver may know both by the same order
-        for output, content in withdraw(
-            kind,
-            facts,
-            answers.report,
-            identities=answers.identities,
-            new=[content for output, content in new if output.kind == kind],
-            content_of=content_of,
-            zone=wanted.zone,
-        ):
-            yield _on_study(output, answers), content
-    yield from new
-    for note in rejection.own_notes(
-        facts,
-        answers.report,
+    past = Past(
+        facts=facts,
+        report=answers.report,
         headers=answers.headers,
+        identities=answers.identities,
         nobodys=answers.nobodys,
         content_of=content_of,
         zone=wanted.zone,
-    ):
+    )
+    for kind in messages_in(wanted.kinds):  # before the new results: a receiver may know both by the same order
+        of_kind = [content for output, content in new if output.kind == kind]
+        for output, content in withdraw(kind, past, new=of_kind):
+            yield _on_study(output, answers), content
+    yield from new
+    for note in rejection.own_notes(past):
         known.append(output := writers.numbered(note, known))
         written.append(output)
         yield _on_study(output, answers), document.save_bytes(note.dataset)
-    for note in rejection.identity_notes(
-        facts,
-        answers.report,
-        identities=answers.identities,
-        written=tuple(written),
-        content_of=content_of,
-        zone=wanted.zone,
-    ):
+    for note in rejection.identity_notes(past, written=tuple(written)):
         known.append(output := writers.numbered(note, known))
         yield _on_study(output, answers), document.save_bytes(note.dataset)
 
