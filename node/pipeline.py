@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
-
-import numpy as np
-import numpy.typing as npt
 
 from node.domain import About, Film, OutputObject
 from node.errors import GiveUp
@@ -19,11 +16,8 @@ from node.hl7.order import Order
 from node.orders.store import OrderStore
 from node.output_kinds import messages_in
 from node.outputs import batches, impression, writers
-from node.prompt_set import PromptSet
-from node.read.film import Timed, untimed
-from node.read.model import RadiographReader
 from node.rounds import planned
-from node.rounds.films import FilmReader, Thumbnails
+from node.rounds.films import FilmReader
 from node.rounds.objects import Wanted, Write, WrittenObject, objects_of
 from node.rounds.planned import Round
 from node.rounds.study_report import AnsweredPart, Answers, answers_of
@@ -60,36 +54,23 @@ class _Made:
 class Pipeline:
     """The steps of a round, on the spool. Each may be repeated after a crash.
 
+    films: reads films, and stores the answers
     kinds: the kinds of outputs to write
     has_ratio: whether outputs have the cardiothoracic ratio of a film
     write_batch: writes objects, here or in another process
-    on_read: called with every film that the network has read, and the gray values of its thumbnail, if it has one
-    films: reads films, and stores the answers
     """
 
-    spool: Spool
+    films: FilmReader
     orders: OrderStore
-    reader: RadiographReader
-    prompts: PromptSet
     zone: ZoneInfo
     kinds: tuple[str, ...]
     has_ratio: bool = True
     write_batch: Write = batches.write_batch
-    thumbnails: Thumbnails = field(default_factory=Thumbnails)
-    timed: Timed = untimed
-    on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None] = lambda _film, _gray: None
-    films: FilmReader = field(init=False)
 
-    def __post_init__(self) -> None:
-        films = FilmReader(
-            spool=self.spool,
-            reader=self.reader,
-            prompts=self.prompts,
-            timed=self.timed,
-            on_read=self.on_read,
-            thumbnails=self.thumbnails,
-        )
-        object.__setattr__(self, "films", films)
+    @property
+    def spool(self) -> Spool:
+        """The spool, with the films."""
+        return self.films.spool
 
     def plan(self, study_uid: str, *, destinations: Mapping[str, tuple[str, ...]] | None = None) -> Round | None:
         """Fix the files of the next round; None when no file is unread. destinations: see `Round`."""
@@ -191,13 +172,13 @@ class Pipeline:
         return _Made(answers=answers, orders=orders, objects=objects)
 
     def _answers(self, plan: Round, facts: StudyFacts) -> Answers:
-        read, model = self.films.of_round(plan, facts), self.reader.identity
+        films = self.films
         return answers_of(
             plan,
             facts,
-            read,
-            model=model,
-            prompts=self.prompts,
+            films.of_round(plan, facts),
+            model=films.reader.identity,
+            prompts=films.prompts,
             has_ratio=self.has_ratio,
             nobodys=self.orders.nobodys,
         )

@@ -32,6 +32,7 @@ from node.pipeline import Pipeline
 from node.read import prompts
 from node.read.model import RadiographReader, open_reader
 from node.receive.listener import Listener
+from node.rounds.films import FilmReader
 from node.rounds.planned import Round
 from node.service import app
 from node.settings.destinations import DicomDestination
@@ -135,23 +136,22 @@ def _marks(spool: Spool) -> list[RoundMark]:
 
 def _write(out: Path, archive: Spool, settings: Settings, reader: RadiographReader) -> None:
     """Write the objects that the archive received, and the node's own report of the same round."""
+    spool = Spool(settings.storage.directory)
     pipeline = Pipeline(
-        spool=Spool(settings.storage.directory),
+        films=FilmReader(spool=spool, reader=reader, prompts=prompts.load(settings.model.prompts)),
         orders=OrderStore(settings.storage.directory, nobodys=settings.site.nobodys),
-        reader=reader,
-        prompts=prompts.load(settings.model.prompts),
         zone=settings.site.zone,
         kinds=(),
     )
     for study_uid in archive.studies():
         shutil.rmtree(out / study_uid, ignore_errors=True)
-        instances = pipeline.spool.instances(study_uid)
+        instances = spool.instances(study_uid)
         files = tuple(instance.path.name for instance in instances)
         answers = pipeline.answers(
             Round(study_uid=study_uid, number=1, files=files, created_at=datetime.now(UTC).replace(microsecond=0))
         )
         names = [part.report.part for part in answers.parts]
-        sent = {output.sop_instance_uid: output for mark in pipeline.spool.rounds(study_uid) for output in mark.outputs}
+        sent = {output.sop_instance_uid: output for mark in spool.rounds(study_uid) for output in mark.outputs}
         objects = [_received(instance, sent, names) for instance in archive.instances(study_uid)]
         sources = {uid: source for part in answers.parts for uid, source in part.sources.items()}
         write_folder(out, answers.report, objects, sources, sections=[part.report for part in answers.parts])

@@ -87,7 +87,7 @@ def objects_of(pipeline: Pipeline, question: AskedQuestion) -> Iterator[tuple[Ou
 
     Raises InputError if they cannot be made any more: the model has changed, or the film is gone, rejected or damaged.
     """
-    if question.weights_sha256 != pipeline.reader.identity.weights_sha256:
+    if question.weights_sha256 != pipeline.films.reader.identity.weights_sha256:
         raise InputError("this answer is by another model than the one that runs now; ask again")
     film = _require_valid_film(pipeline.spool, question)
     if film is None:

@@ -248,7 +248,7 @@ class Steps:
                 pipeline.spool.mark_round(planned.study_uid, written.mark)
             self.ledger.set_reviews(planned.study_uid, written.reviews)
             self.note_patients(planned.study_uid)
-            identity = pipeline.reader.identity
+            identity = pipeline.films.reader.identity
             log.get().info(
                 "study.finished",
                 study=planned.study_uid,
@@ -259,7 +259,7 @@ class Steps:
                 outputs=len(written.mark.outputs),
                 seconds=round(time.time() - planned.created_at.timestamp(), 3),
                 model=f"{identity.name} {identity.version}",
-                prompts=pipeline.prompts.name,
+                prompts=pipeline.films.prompts.name,
             )
             self._begun.pop(planned.study_uid, None)
             return self._is_unread(planned, parked) and not is_awaited(planned.study_uid)

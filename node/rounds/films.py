@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import Final, TypeAlias
@@ -29,7 +29,7 @@ from node.domain import Film, JsonObject, Reason, derive_uid
 from node.errors import Undecodable, is_of_file
 from node.outputs.patient import noted
 from node.prompt_set import PromptSet
-from node.read.film import Timed, answer_film
+from node.read.film import Timed, answer_film, untimed
 from node.read.model import RadiographReader
 from node.read.thumbnail import Thumbnail
 from node.rounds.planned import Round
@@ -43,6 +43,25 @@ _Answer: TypeAlias = tuple[Film | None, Reason | None]
 """The answer to a received object, or the reason why it gets none."""
 _MOST: Final = 256
 """One has some 100,000 pixels, that of a long strip at most two million."""
+
+
+class Thumbnails:
+    """Those of films that were read by this process; thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept, self._changing = OrderedDict[Path, Thumbnail](), Lock()
+
+    def keep(self, path: Path, thumbnail: Thumbnail) -> None:
+        """Keep the thumbnail of a received film; of many, the oldest is dropped."""
+        with self._changing:
+            self._kept[path] = thumbnail
+            if len(self._kept) > _MOST:
+                self._kept.popitem(last=False)
+
+    def take(self, path: Path) -> Thumbnail | None:
+        """Pop the cached thumbnail of a film."""
+        with self._changing:
+            return self._kept.pop(path, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +80,17 @@ class RoundFilms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmReader:
-    """Reads received objects with one network and prompt set, and stores the answers; see `pipeline.Pipeline`."""
+    """Reads received objects with one network and prompt set, and stores the answers.
+
+    on_read: called with every film that the network has read, and the gray values of its thumbnail, if it has one
+    """
 
     spool: Spool
     reader: RadiographReader
     prompts: PromptSet
-    timed: Timed
-    on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None]
-    thumbnails: Thumbnails
+    timed: Timed = untimed
+    on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None] = lambda _film, _gray: None
+    thumbnails: Thumbnails = field(default_factory=Thumbnails)
 
     def of_round(self, plan: Round, facts: StudyFacts) -> RoundFilms:
         """Return the answers of a round; facts: with the stored readings of its files; makes missing readings."""
@@ -176,22 +198,3 @@ def _bare(path: Path) -> Dataset:
     header.SOPInstanceUID = instance.sop_instance_uid
     header.StudyInstanceUID = instance.study_uid
     return header
-
-
-class Thumbnails:
-    """Those of films that were read by this process; thread-safe."""
-
-    def __init__(self) -> None:
-        self._kept, self._changing = OrderedDict[Path, Thumbnail](), Lock()
-
-    def keep(self, path: Path, thumbnail: Thumbnail) -> None:
-        """Keep the thumbnail of a received film; of many, the oldest is dropped."""
-        with self._changing:
-            self._kept[path] = thumbnail
-            if len(self._kept) > _MOST:
-                self._kept.popitem(last=False)
-
-    def take(self, path: Path) -> Thumbnail | None:
-        """Pop the cached thumbnail of a film."""
-        with self._changing:
-            return self._kept.pop(path, None)

@@ -44,6 +44,7 @@ from node.outputs.batches import WriterProcesses
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read.model import OpenModel
+from node.rounds.films import FilmReader
 from node.rounds.objects import Write
 from node.service.retention import Retention
 from node.service.shared import Shared
@@ -83,7 +84,8 @@ class Working:
     def use_prompts(self, prompts: PromptSet) -> None:
         """Read with other prompts from the next round on."""
         if self.steps is not None:
-            self.steps.pipeline = replace(self.steps.pipeline, prompts=prompts)
+            pipeline = self.steps.pipeline
+            self.steps.pipeline = replace(pipeline, films=replace(pipeline.films, prompts=prompts))
 
 
 def open_working(
@@ -206,17 +208,16 @@ def _reading(
 ) -> Steps:
     settings, spool, metrics = shared.settings, shared.spool, shared.metrics
     wanted = kinds_of(settings.destinations)
+    films = FilmReader(
+        spool=spool, reader=model.reader, prompts=model.prompts, timed=metrics.timed, on_read=metrics.count_film
+    )
     pipeline = Pipeline(
-        spool=spool,
+        films=films,
         orders=shared.orders,
-        reader=model.reader,
-        prompts=model.prompts,
         zone=settings.site.zone,
         kinds=(*in_order(wanted), *messages_in(wanted)),
         has_ratio=settings.report.cardiothoracic_ratio,
         write_batch=_write(writers_of(settings, shared.process), parts),
-        timed=metrics.timed,
-        on_read=metrics.count_film,
     )
     return Steps(
         pipeline=pipeline,

@@ -87,7 +87,8 @@ def read(bench: Bench, name: str) -> str:
 
 def test_the_report_on_a_critical_film_comes_first(bench: Bench, tmp_path: Path) -> None:
     reader = ScriptedReader(critical=tmp_path / "critical")
-    pipeline = replace(bench.steps.pipeline, reader=reader, kinds=(*OUTPUTS.own, "oru"))
+    reading = replace(bench.steps.pipeline.films, reader=reader)
+    pipeline = replace(bench.steps.pipeline, films=reading, kinds=(*OUTPUTS.own, "oru"))
     bench.steps = replace(bench.steps, pipeline=pipeline)
     for name in ("a", "b", "c"):
         read(bench, name)

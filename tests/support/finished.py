@@ -72,7 +72,8 @@ class Finished:
         steps = self.bench.steps
         if self.settings.http.shows_patients:
             steps = replace(steps, note_patients=partial(note_patients, self.spool, self.ledger))
-        self.bench.steps = replace(steps, pipeline=replace(steps.pipeline, reader=reader))
+        pipeline = steps.pipeline
+        self.bench.steps = replace(steps, pipeline=replace(pipeline, films=replace(pipeline.films, reader=reader)))
         model = OpenModel(reader=reader, prompts=PROMPTS)
         answerer = QuestionAnswerer(self.spool, model, self.bench.metrics)
         reads = {

@@ -18,6 +18,7 @@ from node.output_kinds import DEFAULT_OUTPUTS
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.read.model import RadiographReader
+from node.rounds.films import FilmReader
 from node.settings.destinations import DestinationSettings, DestinationTable
 from node.store.ledger import Ledger
 from node.store.spool import Spool
@@ -33,10 +34,8 @@ def pipeline(
 ) -> Pipeline:
     """Read with the scripted reader or another one, and write outputs of these kinds."""
     return Pipeline(
-        spool=spool,
+        films=FilmReader(spool=spool, reader=reader or ScriptedReader(), prompts=prompts.load("chexpert14")),
         orders=OrderStore(spool.directory),
-        reader=reader or ScriptedReader(),
-        prompts=prompts.load("chexpert14"),
         zone=ZoneInfo(zone),
         kinds=tuple(kinds),
     )

@@ -56,7 +56,8 @@ class BrieflyAway(Ledger):
 
 def restarted(bench: Bench, reader: RadiographReader) -> Steps:
     """The steps of a process that begins now, with another reader."""
-    return replace(bench.steps, pipeline=replace(bench.steps.pipeline, reader=reader), _begun={})
+    pipeline = bench.steps.pipeline
+    return replace(bench.steps, pipeline=replace(pipeline, films=replace(pipeline.films, reader=reader)), _begun={})
 
 
 def written(bench: Bench) -> tuple[Round, WrittenRound]:

@@ -35,6 +35,7 @@ from node.outputs.patient import said_of_request
 from node.outputs.sr import report as sr
 from node.pipeline import Pipeline
 from node.read import prompts
+from node.rounds.films import FilmReader
 from node.settings.destinations import Hl7Destination
 from node.store.database import connect
 from node.store.ledger import Ledger
@@ -196,10 +197,8 @@ class Node:
         self.spool, self.orders = Spool(folder), OrderStore(folder, nobodys=NOBODYS)
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         pipeline = Pipeline(
-            spool=self.spool,
+            films=FilmReader(spool=self.spool, reader=ScriptedReader(critical=folder / "critical"), prompts=PROMPTS),
             orders=self.orders,
-            reader=ScriptedReader(critical=folder / "critical"),
-            prompts=PROMPTS,
             zone=ZoneInfo("UTC"),
             kinds=kinds or ("sr", "gsps", "oru"),
         )

@@ -35,6 +35,7 @@ from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.framing import Framing, Turn
 from node.read.model import RadiographReader, Reading, open_configured, open_reader
+from node.rounds.films import FilmReader
 from node.store.spool import Spool
 from tests.support import films, samples
 from tests.support.fakes import ScriptedReader
@@ -385,10 +386,8 @@ def outputs(folder: Path, *, has_ratio: bool) -> list[str]:
     spool = Spool(folder)
     films.keep(spool, films.thumbnail(), study_uid=STUDY)
     pipeline = Pipeline(
-        spool=spool,
+        films=FilmReader(spool=spool, reader=RatioReader(), prompts=PROMPTS),
         orders=OrderStore(folder),
-        reader=RatioReader(),
-        prompts=PROMPTS,
         zone=ZoneInfo("UTC"),
         kinds=("sr",),
         has_ratio=has_ratio,

@@ -366,7 +366,8 @@ def test_a_film_that_it_fails_on_is_answered_and_parked(tmp_path: Path) -> None:
     (weights / "weights").write_bytes(b"1")
     bench = Bench(tmp_path / "node")
     reader = model.open_reader(weights, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:open_scripted")
-    bench.steps = replace(bench.steps, pipeline=replace(bench.steps.pipeline, reader=reader))
+    pipeline = bench.steps.pipeline
+    bench.steps = replace(bench.steps, pipeline=replace(pipeline, films=replace(pipeline.films, reader=reader)))
     path = bench.keep(FILM)
 
     assert answer_film(path, reader, PROMPTS).reason is Reason.READER_FAILED

@@ -40,7 +40,7 @@ def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
     read = pipeline.films.of_round(plan, facts)
     shutil.rmtree(tmp_path / "studies")
 
-    model, prompts = pipeline.reader.identity, pipeline.prompts
+    model, prompts = pipeline.films.reader.identity, pipeline.films.prompts
     answers = answers_of(plan, facts, read, model=model, prompts=prompts, has_ratio=True, nobodys=())
     wanted = Wanted(kinds=("sr", "oru"), orders=(None,), destinations={}, zone=ZoneInfo("UTC"))
     made = objects_of(answers, facts, wanted, content_of=bench.spool.output, write=pipeline.write_batch)
