@@ -232,7 +232,7 @@ def _explain(options: argparse.Namespace) -> int:
     settings = config.load(options.settings)
     explanation = study.explain_uid(str(options.what), settings)
     if options.json:
-        print(json.dumps(report.to_json(explanation, settings, options.settings), indent=2))
+        print(report.to_json(explanation, settings, options.settings))
     else:
         print(report.render(explanation, settings, options.settings))
     return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import datetime, tzinfo
 from pathlib import Path
@@ -29,8 +30,8 @@ _MOST_NAMED: Final = 3
 _OPEN: Final = (DeliveryState.WAITING, DeliveryState.SENDING)
 
 
-def to_json(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> object:
-    """Return an explanation as JSON values, with the next steps."""
+def to_json(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> str:
+    """Return an explanation as a JSON document, with the next steps; times as ISO 8601 in the site's time zone."""
     content = {
         **asdict(explanation),
         "next": next_steps(explanation, settings, settings_file),
@@ -38,7 +39,11 @@ def to_json(explanation: StudyExplanation, settings: Settings, settings_file: Pa
     content["deliveries"] = [
         {**row.pop("delivery"), **row} for row in (asdict(delivery) for delivery in explanation.deliveries)
     ]
-    return _plain(content, settings.site.zone)
+
+    def told(moment: datetime) -> str:
+        return moment.astimezone(settings.site.zone).isoformat(timespec="seconds")
+
+    return json.dumps(content, indent=2, default=told)
 
 
 def render(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> str:
@@ -220,14 +225,3 @@ def _delivery_line(row: DeliveryRow, zone: tzinfo) -> str:
 
 def _time(moment: datetime, zone: tzinfo) -> str:
     return f"{moment.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
-
-
-def _plain(value: object, zone: tzinfo) -> object:
-    """Return a value with all times, at any depth, as ISO 8601 in the site's time zone."""
-    if isinstance(value, datetime):
-        return value.astimezone(zone).isoformat(timespec="seconds")
-    if isinstance(value, Mapping):
-        return {key: _plain(inner, zone) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner, zone) for inner in value]
-    return value
