@@ -263,7 +263,7 @@ def _file(content: JsonObject) -> Path:
 
 def _asked(settings: Settings, content: JsonObject) -> str:
     executor = _name(content)
-    answer_path = processes.reload_path(settings.storage, processes.Process(executor=executor))
+    answer_path = processes.path_of(settings.storage, processes.Process(executor=executor), "reload")
     before = files.read_json(answer_path)
     if not processes.signal_reload(content):
         raise InputError(f"{executor} has just ended; start it with serve")

@@ -18,15 +18,16 @@ from datetime import datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 from node.config import StorageSettings
 from node.domain import JsonObject
 from node.errors import InputError
-from node.net import callers
 from node.settings.http import HttpSettings
 from node.store import files
 
+FileName: TypeAlias = Literal["running", "reload", "refused-callers"]
+"""The files of a process: its state, the result of its last reload, and the callers that it refused."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -111,14 +112,9 @@ def held(storage: StorageSettings, process: Process) -> Iterator[bool]:
         yield is_free
 
 
-def refused_callers_path(storage: StorageSettings, process: Process) -> Path:
-    """Return the file in which a process lists the callers it refused."""
-    return callers.file_path(storage.directory, process.executor if storage.database_url else None)
-
-
-def reload_path(storage: StorageSettings, process: Process) -> Path:
-    """Return the file in which a process records the result of its last reload."""
-    return storage.directory / (f"reload-{process.executor}.json" if storage.database_url else "reload.json")
+def path_of(storage: StorageSettings, process: Process, file: FileName) -> Path:
+    """Return a file of a process. On SQLite all names share one."""
+    return storage.directory / (f"{file}-{process.executor}.json" if storage.database_url else f"{file}.json")
 
 
 @contextmanager
@@ -130,7 +126,7 @@ def published(
     ports: the real ports by name, `http_port` among them
     settings: the settings file that the process reads again on SIGHUP
     """
-    path = storage.directory / (f"running-{process.executor}.json" if storage.database_url else "running.json")
+    path = path_of(storage, process, "running")
     content = {
         "executor": process.executor,
         **_this_process(),
@@ -151,10 +147,8 @@ def remove_gone(directory: Path, *, before: datetime) -> None:
             continue
         with files.try_lock(path) as is_gone:
             if is_gone:
-                executor = path.name.removeprefix("lock-")
-                path.with_name(f"running-{executor}.json").unlink(missing_ok=True)
-                path.with_name(f"reload-{executor}.json").unlink(missing_ok=True)
-                callers.file_path(directory, executor).unlink(missing_ok=True)
+                for name in get_args(FileName):
+                    path.with_name(f"{name}-{path.name.removeprefix('lock-')}.json").unlink(missing_ok=True)
                 path.unlink()
             else:
                 os.utime(path)

@@ -173,11 +173,6 @@ class RefusedCallers:
                 files.write(self._path, files.to_json(encode(_File(callers=tuple(callers)))))
 
 
-def file_path(directory: Path, executor: str | None) -> Path:
-    """Return the file in which a process keeps its list; executor: its name, if several share a folder."""
-    return directory / (f"refused-callers-{executor}.json" if executor else "refused-callers.json")
-
-
 def read_all(directory: Path) -> list[RefusedCaller]:
     """Return the last refused callers of all processes, newest last."""
     found = [caller for path in directory.glob(_FILES) for caller in read_file(path)]

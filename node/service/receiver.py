@@ -22,7 +22,7 @@ from node.jobs import gathering
 from node.jobs.executor import Client
 from node.jobs.object_questions import take
 from node.jobs.patients import note_patients
-from node.jobs.processes import refused_callers_path
+from node.jobs.processes import path_of
 from node.net.callers import RefusedCallers
 from node.orders.listener import OrderListener
 from node.receive.listener import Listener
@@ -71,7 +71,7 @@ def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
         _touch(shared, ledger, client, damaged), on_delayed=metrics.failures.labels("submit", "database").inc
     )
     parts.callback(submitter.close)
-    refused = RefusedCallers(refused_callers_path(settings.storage, shared.process))
+    refused = RefusedCallers(path_of(settings.storage, shared.process, "refused-callers"))
     parts.callback(refused.close)
     with opening("listener.port", settings.listener.host, settings.listener.port):
         listener = Listener(

@@ -80,7 +80,7 @@ def reload(
     else:
         log.get().info("configuration.reloaded", message=", ".join(changed) or "nothing has changed")
     content = {"at": time.time_ns(), "mistakes": list(mistakes), "changed": [] if mistakes else changed}
-    files.write(processes.reload_path(old.storage, process), files.to_json(content))
+    files.write(processes.path_of(old.storage, process, "reload"), files.to_json(content))
     return in_force
 
 

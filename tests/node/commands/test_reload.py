@@ -25,7 +25,7 @@ from node.dicom.identity import VERSION
 from node.domain import ModelIdentity
 from node.errors import InputError, RetryLater
 from node.jobs import processes
-from node.jobs.processes import Process, Role, lock_path, reload_path
+from node.jobs.processes import Process, Role, lock_path, path_of
 from node.read import prompts
 from node.read.model import open_reader
 from node.service.reload import needs_restart
@@ -125,7 +125,7 @@ def test_processes_elsewhere_or_with_other_files_are_named(tmp_path: Path) -> No
         files.write(storage.directory / f"running-{executor}.json", files.to_json(content))
 
     def answer(*_: object) -> None:
-        files.write(reload_path(storage, Process(executor="near")), files.to_json({"changed": ["destinations"]}))
+        files.write(path_of(storage, Process(executor="near"), "reload"), files.to_json({"changed": ["destinations"]}))
 
     with ExitStack() as running:
         for executor, machine in (

@@ -21,7 +21,7 @@ from node import config
 from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.health.troubles import LastTroubles, Trouble, troubles
-from node.net.callers import RefusalKey, RefusedCallers, file_path
+from node.net.callers import RefusalKey, RefusedCallers
 from node.read.manifest import read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
@@ -156,7 +156,7 @@ def test_damage_counts_for_an_hour(pages: Pages) -> None:
 
 
 def test_a_refused_caller_has_the_lines_that_admit_it(pages: Pages) -> None:
-    kept = RefusedCallers(file_path(pages.settings.storage.directory, None))
+    kept = RefusedCallers(pages.settings.storage.directory / "refused-callers.json")
     kept.note(RefusalKey("association.refused", "caller", "192.0.2.7", "NEW_CR", "CHEX"), 2)
     kept.close()
 
