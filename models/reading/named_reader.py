@@ -87,16 +87,16 @@ def hash_of(directory: Path) -> str:
 
     The comparison by which a node takes the model is no part of it.
     """
-    found = [directory] if directory.is_file() else sorted(path for path in directory.rglob("*") if path.is_file())
-    files = [path for path in found if path != directory / COMPARISON]
-    if not files:
-        raise ModelError(f"{directory}: has no file; name the directory of the model in model.directory")
     whole = hashlib.sha256()
     try:
+        found = [directory] if directory.is_file() else sorted(path for path in directory.rglob("*") if path.is_file())
+        files = [path for path in found if path != directory / COMPARISON]
         for path in files:
             whole.update(f"{path.relative_to(directory)}\0{file_sha256(path)}\n".encode())
     except OSError as error:
         raise ModelError(f"{directory}: cannot be read ({error})") from error
+    if not files:
+        raise ModelError(f"{directory}: has no file; name the directory of the model in model.directory")
     return whole.hexdigest()
 
 

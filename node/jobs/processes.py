@@ -137,7 +137,8 @@ def published(
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # a broken disk must not hide why the process ends
+            path.unlink()
 
 
 def remove_gone(directory: Path, *, before: datetime) -> None:

@@ -65,8 +65,8 @@ class DeliveryRow:
     created_at: datetime
     since: datetime
     awaits_commitment: bool
-    failures: int = 0
-    unclear: int = 0
+    failures: int
+    unclear: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ class Findings:
 def list_findings(
     parts: Parts,
     request: Request,
-    since: Annotated[AwareDatetime | None, Query(description="time of the earliest change")] = None,
+    since: Annotated[AwareDatetime | None, Query(description="time of the earliest change, inclusive")] = None,
     cursor: Annotated[str | None, Query(pattern=_CURSOR, description="from the last page; since is ignored")] = None,
     limit: Annotated[int, Query(ge=1, le=_MOST_STUDIES, description="number of studies in a page")] = 50,
 ) -> Findings:

@@ -268,7 +268,7 @@ def _require_told(chosen: _Films, untold: Mapping[str, str], least: int) -> None
     enough = [key for key in _keys(chosen) if min((there := chosen.labelled(key)[1]).sum(), (~there).sum()) >= least]
     if all(key in untold for key in enough):
         reasons = "; ".join(f"{key}: {untold[key]}" for key in enough)
-        raise ModelError(f"no finding has an AUROC above chance ({reasons}); nothing is changed")
+        raise ModelError(f"no finding has an AUROC that is surely above chance ({reasons}); nothing is changed")
 
 
 def _require_few(false_findings: tuple[float, list[float]] | None, request: Request) -> None:

@@ -236,7 +236,7 @@ def _advice(decision: Decision, *, has_uids: bool) -> str:
     if not has_uids:
         return "set a valid Study and SOP Instance UID at the sender; the node refuses to receive it without them"
     if is_no_image(decision):
-        return "nothing; it is no image"
+        return "nothing; if it is a film, its sender must give it the class of one, and its pixels"
     if decision.reason is not None:
         return ADVICE[decision.reason]
     if decision.notes:

@@ -197,6 +197,7 @@ def test_every_delivery_has_one_thing_to_do(state: DeliveryState, awaits: bool, 
         since=moment(0),
         awaits_commitment=awaits,
         failures=failures,
+        unclear=0,
     )
     expected = Next.NOTHING
     if awaits and state is SENT:

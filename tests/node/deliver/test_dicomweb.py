@@ -256,6 +256,7 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
         (406, b"", GiveUp, "406"),
         (414, b"", GiveUp, "414"),
         (400, b"<html><h1>Bad Request</h1><p>Invalid <b>SOP Class</b></p></html>", GiveUp, "400; see its log"),
+        (409, b'{"Message": "The instance already exists"}', GiveUp, "409"),
         (507, b"", RetryLater, "507"),
     ],
 )

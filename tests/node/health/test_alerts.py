@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -145,6 +146,17 @@ def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None
     state = alerts.read(tmp_path)
     assert [alert.title for alert in state.waiting] == ["archive is down", "the disk is full"]
     assert state.attempts == 1 and state.next_at > time.time()
+
+    looks = Counter[str]()
+
+    def look() -> Sequence[Trouble]:
+        looks["early"] += 1
+        return [DOWN, FULL]
+
+    early = Alerts(tmp_path, look, lambda alert: sent.append(alert.title), after_seconds=0.05)
+    peers.wait_until(lambda: looks["early"] >= 3, what="looks before the next attempt")
+    early.close()
+    assert sent == []
 
     alerts.write(tmp_path, replace(state, next_at=0.0))
     run(tmp_path, [DOWN, FULL], lambda alert: sent.append(alert.title), "alert.sent", count=2)

@@ -203,7 +203,7 @@ def test_a_role_header_from_elsewhere_gives_no_role(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("http", "complaint"),
     [
-        ({"role_header": "X-Groups", "administrator_roles": ["a"]}, "http.role_header: is of a user"),
+        ({"role_header": "X-Groups", "administrator_roles": ["a"]}, "http.role_header: has the roles of the user"),
         ({"user_header": "X-User", "trusted_proxy": ["192.0.2.1"], "role_header": "X-Groups"}, "set both or neither"),
         (
             {"user_header": "X-User", "trusted_proxy": ["192.0.2.1"], "administrator_roles": ["a"]},
