@@ -94,29 +94,14 @@ class ShownFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSearched:
-    """A box where the network searched for an unreported finding; label: begins with "no finding"."""
-
-    label: str
-    boxes: tuple[Box, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownWithheld:
-    """Withheld sentences of one reason; names: names of the findings and regions that they were generated for."""
-
-    reason: str
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFilm:
     """A film that was answered.
 
     limits: limits of the reading; blank for a film that was not read
     unreported: see `report_txt.unreported`
     loose: sentences that belong to no reported finding, with their boxes
-    searched: boxes of a layer that is off at every load
+    withheld: names of the findings and regions that sentences were generated for, by the reason to withhold these
+    searched: labels that begin with "not a finding", with their boxes, of a layer that is off at every load
     """
 
     is_read: bool
@@ -128,9 +113,9 @@ class ShownFilm:
     findings: tuple[ShownFinding, ...]
     unreported: tuple[tuple[str, list[str]], ...]
     loose: tuple[tuple[str, tuple[Box, ...]], ...]
-    withheld: tuple[ShownWithheld, ...]
+    withheld: tuple[tuple[str, list[str]], ...]
     ratio: tuple[str, ...]
-    searched: tuple[ShownSearched, ...]
+    searched: tuple[tuple[str, tuple[Box, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +157,12 @@ def show(film: Film) -> ShownFilm:
         loose=tuple(
             (text, tuple(scored.box for scored in boxes)) for text, boxes in wording.loose(film, wording.reported(film))
         ),
-        withheld=tuple(_withheld(film)),
+        withheld=tuple(_withheld(film).items()),
         ratio=() if ratio is None else tuple(measured.lines(ratio)),
         searched=tuple(
-            ShownSearched(
-                label=f"not a finding: looked here for {wording.uncapitalized(vocabulary.name_of(finding))}",
-                boxes=tuple(scored.box for scored in place.boxes),
+            (
+                f"not a finding: looked here for {wording.uncapitalized(vocabulary.name_of(finding))}",
+                tuple(scored.box for scored in place.boxes),
             )
             for finding, place in wording.searched(film)
         ),
@@ -217,14 +202,13 @@ def _boxes(finding: Finding) -> Iterator[ShownBox]:
         )
 
 
-def _withheld(film: Film) -> Iterator[ShownWithheld]:
-    """Yield the withheld sentences by reason. Pages do not show their texts, which are in report.json."""
+def _withheld(film: Film) -> dict[str, list[str]]:
+    """Return what withheld sentences are about, by reason. Pages do not show their texts, which are in report.json."""
     topics = wording.topics_of(film)
     names: dict[str, list[str]] = {}
     for sentence in film.withheld:
-        names.setdefault(sentence.reason, []).append(topics[sentence.prompt])
-    for reason, prompts in names.items():
-        yield ShownWithheld(reason=WITHHELD.get(reason, reason), names=tuple(prompts))
+        names.setdefault(WITHHELD.get(sentence.reason, sentence.reason), []).append(topics[sentence.prompt])
+    return names
 
 
 def explain(code: Code) -> Explanation | None:
