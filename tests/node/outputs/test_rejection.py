@@ -17,7 +17,7 @@ from pydicom.uid import ExplicitVRLittleEndian, KeyObjectSelectionDocumentStorag
 
 from node.commands.explain.study import explain_uid
 from node.dicom import rejection_note
-from node.domain import Delivery, DeliveryState
+from node.domain import Delivery, DeliveryState, OutputObject
 from node.hl7.text import read
 from node.outputs import rejection
 from node.outputs.parts import divide
@@ -180,6 +180,26 @@ def test_objects_of_a_sent_answer_are_rejected_with_the_report(tmp_path: Path) -
     assert len(answered) == 2
     assert answered < rejected_uids(note)
     assert "rejection" not in {delivery.kind for delivery in bench.round()}
+
+
+@pytest.mark.parametrize(
+    ("content", "is_named"),
+    [
+        (b"UI\x06\x001.2.30", True),
+        (b"1.2.30\0", True),
+        (b"1.2.301", False),
+        (b"1.2.30.1", False),
+        (b"11.2.30", False),
+        (b"1.1.2.30", False),
+        (b"1.2030", False),
+    ],
+)
+def test_an_object_is_about_a_film_if_it_has_its_whole_uid(content: bytes, is_named: bool) -> None:
+    output = OutputObject(
+        kind="sr", study_uid=STUDY, sop_class_uid="1.2", sop_instance_uid="1.3", series_instance_uid="1.4"
+    )
+
+    assert rejection.outputs_about(["1.2.30"], [output], lambda _output: content) == [output] * is_named
 
 
 def test_a_note_that_comes_after_retention_is_answered(tmp_path: Path) -> None:
