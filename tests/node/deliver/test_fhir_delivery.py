@@ -34,8 +34,8 @@ def to(server: WebArchive) -> FhirDestination:
     return FhirDestination(name="fhir", url=f"http://{peers.LOOPBACK}:{server.port}/r5", answer_seconds=1.0)
 
 
-def outcome(code: str, text: str = "Doe^Jane was born 1950") -> bytes:
-    issue = {"severity": "error", "code": code, "diagnostics": text}
+def outcome(code: str, *, severity: str = "error") -> bytes:
+    issue = {"severity": severity, "code": code, "diagnostics": "Doe^Jane was born 1950"}
     return json.dumps({"resourceType": "OperationOutcome", "issue": [issue]}).encode()
 
 
@@ -53,6 +53,9 @@ def test_the_bundle_is_posted_to_the_base_as_it_was_written(server: WebArchive) 
         (422, outcome("business-rule"), GiveUp),
         (412, outcome("multiple-matches"), GiveUp),
         (422, outcome("lock-error"), RetryLater),
+        (422, outcome("lock-error", severity="fatal"), RetryLater),
+        (422, outcome("lock-error", severity="warning"), GiveUp),
+        (422, outcome("Doe^Jane"), GiveUp),
         (409, outcome("conflict"), RetryLater),
         (429, outcome("throttled"), RetryLater),
         (500, b"<html>Doe^Jane</html>", RetryLater),
