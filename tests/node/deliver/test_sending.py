@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -64,8 +65,9 @@ class Bench:
 
 
 class BrieflyAway(Ledger):
-    """Its database is away for one look, once something was asked."""
+    """Its database is away for one look, once something was asked; error: what that look raises."""
 
+    error: Exception = OperationalError("SELECT", {}, ConnectionError())
     _is_away = False
 
     def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
@@ -75,7 +77,7 @@ class BrieflyAway(Ledger):
     def delivery_record(self, delivery: Delivery) -> DeliveryRow | None:
         if self._is_away:
             self._is_away = False
-            raise OperationalError("SELECT", {}, ConnectionError())
+            raise self.error
         return super().delivery_record(delivery)
 
 
@@ -145,6 +147,16 @@ def test_a_delivery_that_failed_too_long_or_for_good_is_parked(
     assert outcome == Sent(outcome=Outcome.PARKED)
     assert said in bench.ledger.parked()[0].reason
     assert counted(bench.sending, "cxr_failures_total", stage="deliver", reason=reason) == 1
+
+
+def test_an_unforeseen_error_parks_a_delivery_without_its_text(bench: Bench) -> None:
+    delivery = replace(bench.deliveries[0], sop_instance_uid="1.2")
+    bench.spool.keep_output(delivery, b"no object")
+
+    assert bench.sending.send(delivery, 1, time.time()) == Sent(outcome=Outcome.PARKED)
+
+    assert re.fullmatch(r"InvalidDicomError at \w+\.py:\d+", bench.ledger.parked()[0].reason)
+    assert counted(bench.sending, "cxr_failures_total", stage="deliver", reason="unforeseen") == 1
 
 
 def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> None:
@@ -372,6 +384,17 @@ def test_a_database_that_fails_during_a_commitment_parks_nothing(bench: Bench, t
         replace(sending, ledger=ledger, report_seconds=60.0).commit(bench.deliveries, 1, time.time())
 
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
+
+
+def test_an_unforeseen_error_during_a_commitment_parks_without_its_text(bench: Bench, tmp_path: Path) -> None:
+    bench.committing.answer = Answer.NEVER
+    sending = committed(bench)
+    with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger:
+        ledger.error = KeyError("Doe^Jane")
+        replace(sending, ledger=ledger, report_seconds=60.0).commit(bench.deliveries, 1, time.time())
+
+    reasons = [parked.reason for parked in bench.ledger.parked()]
+    assert [bool(re.fullmatch(r"KeyError at test_sending\.py:\d+", reason)) for reason in reasons] == [True, True]
 
 
 class Away:
