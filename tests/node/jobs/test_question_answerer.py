@@ -25,6 +25,7 @@ from models.errors import Abandoned
 from node.config import QuestionsSettings, Settings, StorageSettings
 from node.dicom import question_object
 from node.errors import InputError, ModelLost
+from node.jobs import answers
 from node.jobs.asking import QuestionAnswerer, questions_of
 from node.jobs.object_questions import Looked, ObjectSteps, objection, take
 from node.metrics import Metrics
@@ -278,6 +279,7 @@ def test_a_question_leaves_the_queue_when_its_client_has_gone(
 
 
 FILM = films.thumbnail()
+NO_FILM = films.as_another(films.thumbnail({"Rows": None}), "no film")
 STUDY = str(FILM.StudyInstanceUID)
 SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
 STATE = state(FILM, graphics=[rectangle(2, 3, 20, 30, tracking=TRACKING)], texts=[note("edema", 5, 5)])
@@ -393,10 +395,11 @@ def test_a_film_of_another_study_is_not_asked_about(study: Asking) -> None:
         (report(FILM, name="empty"), "no graphic and no text"),
         (state(FILM, graphics=[rectangle(900, 900, 990, 990)]), "outside the film"),
         (report(FILM, group(region(FILM, "POINT", [3, 3]))), "no area"),
+        (report(NO_FILM, group(region(NO_FILM, "POLYLINE", SQUARE))), "is no film"),
     ],
 )
 def test_what_cannot_be_answered_says_why(study: Asking, asking: Dataset, reason: str) -> None:
-    study.keep(FILM)
+    study.keep(FILM, NO_FILM)
 
     with capture_logs() as said:
         assert study.look(asking).questions == ()
@@ -411,6 +414,21 @@ def test_each_graphic_of_an_object_is_answered(study: Asking) -> None:
 
     assert len(study.look(state(FILM, graphics=boxes)).questions) == 2
     assert "no area" in study.mark().reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("corners", "part"),
+    [((-9, -8, 20, 30), (0, 0, 20, 30)), ((200, 210, 990, 990), (200, 210, FILM.Columns, FILM.Rows))],
+)
+def test_a_box_is_cut_at_the_edges_of_its_film(
+    study: Asking, corners: tuple[float, float, float, float], part: tuple[float, float, float, float]
+) -> None:
+    study.keep(FILM)
+
+    (question,) = study.look(state(FILM, graphics=[rectangle(*corners)])).questions
+
+    asked = answers.stored_question(study.spool, STUDY, question).answer.question
+    assert asked.box is not None and asked.box.edges == part
 
 
 def references(dataset: Dataset, keyword: str) -> set[str]:
