@@ -83,6 +83,7 @@ class FilmReader:
     """Reads received objects with one network and prompt set, and stores the answers.
 
     on_read: called with every film that the network has read, and the gray values of its thumbnail, if it has one
+    program: version of this program
     """
 
     spool: Spool
@@ -91,6 +92,7 @@ class FilmReader:
     timed: Timed = untimed
     on_read: Callable[[Film, npt.NDArray[np.uint8] | None], None] = lambda _film, _gray: None
     thumbnails: Thumbnails = field(default_factory=Thumbnails)
+    program: str = VERSION
 
     def of_round(self, plan: Round, facts: StudyFacts) -> RoundFilms:
         """Return the answers of a round; facts: with the stored readings of its files; makes missing readings."""
@@ -160,7 +162,7 @@ class FilmReader:
         It covers the site's character set, too, because the film's notes on its header text depend on it.
         """
         own = filter(None, (self.spool.character_set,))
-        return derive_uid("reading", file, VERSION, *self.reader.identity.parts, self.prompts.sha256, *own)
+        return derive_uid("reading", file, self.program, *self.reader.identity.parts, self.prompts.sha256, *own)
 
     def _origin(self, file: str) -> JsonObject:
         """Describe a reading: its file, model, runtime, prompt set and program version."""
@@ -170,7 +172,7 @@ class FilmReader:
             "model": f"{model.name} {model.version}",
             "engine": model.engine,
             "prompts": prompts.title,
-            "program": VERSION,
+            "program": self.program,
             "weights_sha256": model.weights_sha256,
             "manifest_sha256": model.manifest_sha256,
             "trusted": model.trusted,

@@ -26,6 +26,7 @@ from node.rounds.planned import Round
 from node.store.begun import MOST_INTERRUPTIONS
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.spool import Spool
 from tests.support import films
 from tests.support.damage import FILM, OTHER, STUDY, Bench, interrupted
 from tests.support.fakes import Panic, ScriptedReader
@@ -82,6 +83,20 @@ def test_a_round_covers_no_object_that_was_not_taken(bench: Bench) -> None:
 
     assert plan.files == (path.name,)
     assert set(plan.files) <= set(seen)
+
+
+def test_a_reading_is_stored_under_all_that_it_depends_on(bench: Bench) -> None:
+    own = bench.steps.pipeline.films
+    others = (
+        replace(own, program="another"),
+        replace(own, reader=ScriptedReader("another")),
+        replace(own, prompts=replace(own.prompts, sha256="ab" * 32)),
+        replace(own, spool=Spool(bench.folder, character_set="GB18030")),
+    )
+
+    keys = {own.key("1.2.dcm"), own.key("1.3.dcm"), *(other.key("1.2.dcm") for other in others)}
+
+    assert len(keys) == 6
 
 
 def test_writing_twice_writes_and_sends_the_same_also_without_what_reading_kept(bench: Bench) -> None:
