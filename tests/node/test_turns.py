@@ -58,6 +58,26 @@ def test_a_film_that_has_waited_long_goes_before_a_person() -> None:
     assert users.finish() == ["film", "person"]
 
 
+def test_a_person_goes_before_films_that_take_turns() -> None:
+    users = Users(Turns(patience_seconds=0.2))
+    with users.turns.turn():
+        users.begin("film", is_person=False)
+        time.sleep(0.3)
+        users.begin("person", is_person=True)
+
+    assert users.finish() == ["person", "film"]
+
+
+def test_a_person_goes_before_a_film_that_came_just_now() -> None:
+    users = Users(Turns())
+    users.turns._film_ended -= 60
+    with for_person(), users.turns.turn():
+        users.begin("film", is_person=False)
+        users.begin("person", is_person=True)
+
+    assert users.finish() == ["person", "film"]
+
+
 def test_one_call_at_a_time_uses_the_device() -> None:
     turns, inside, most = Turns(), [0], [0]
 

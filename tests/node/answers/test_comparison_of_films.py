@@ -155,10 +155,11 @@ def test_what_only_one_film_was_asked_for_is_not_compared_nor_called_unreported(
 def test_films_that_differ_in_kind_are_not_compared(
     earlier: ReadFilm, later: ReadFilm, error: ChangeError | None, expected: Obstacle
 ) -> None:
-    compared = compare(earlier, later, error=error)
+    for first, second in ((earlier, later), (later, earlier)):
+        compared = compare(first, second, error=error)
 
-    assert (compared.obstacle, compared.findings) == (expected, ())
-    assert compared.text.startswith("The films are not comparable: ")
+        assert (compared.obstacle, compared.findings) == (expected, ())
+        assert compared.text.startswith("The films are not comparable: ")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,7 @@ from node.hl7.order import Order, Priority
 from node.hl7.text import read
 from node.orders.messages import OrderRefused, read_orders
 from node.orders.store import OrderStore
+from node.store import files
 from tests.support.ordered import PATIENTS, find, ordered
 
 NOON = datetime(2024, 1, 31, 12, tzinfo=UTC)
@@ -159,6 +161,18 @@ def test_no_order_is_found_by_a_number_that_is_nobodys(tmp_path: Path, number: s
     assert (found, fixed) == ((order, order) if is_found else (None, None))
 
 
+@pytest.mark.parametrize(
+    ("issuer", "is_found"), [("CLINIC", True), ("Clinic", True), ("1.2.3", True), ("", True), ("WARD", False)]
+)
+def test_an_order_is_found_by_either_name_of_its_authority(store: OrderStore, issuer: str, is_found: bool) -> None:
+    for order in orders(ORM.replace("^CLINIC|", "^CLINIC&1.2.3&ISO|")):
+        store.keep(order)
+
+    found = store.find(study_uid=STUDY, accession="A-17", patients=[("PID-7788", issuer)])
+
+    assert (found is not None) is is_found
+
+
 def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) -> None:
     order = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
 
@@ -191,6 +205,27 @@ def test_an_order_is_cancelled_by_any_of_its_names(store: OrderStore, named: Ord
 
     assert find(store, study_uid=STUDY, accession="A-17") is None
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: store.keep(WHOLE),
+        lambda store: store.forget(WHOLE),
+        lambda store: store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON),
+    ],
+    ids=["keep", "forget", "fix"],
+)
+def test_orders_are_changed_by_one_process_at_a_time(
+    store: OrderStore, tmp_path: Path, change: Callable[[OrderStore], object]
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with files.lock(tmp_path / "orders.lock"):
+            changing = pool.submit(change, store)
+            with pytest.raises(TimeoutError):
+                changing.result(0.2)
+
+        changing.result(60)
 
 
 @pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY)])
