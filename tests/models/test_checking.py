@@ -208,6 +208,16 @@ def test_a_denial_leaves_marked_only_of_what_is_measured_and_below(index: int, t
 
 
 @pytest.mark.parametrize(
+    ("key", "fault"), [("consolidation", "denial"), ("pneumonia", "denial"), ("atelectasis", None)]
+)
+def test_no_opacity_is_denied_beside_what_implies_it(key: str, fault: str | None) -> None:
+    film = of_five(ABSENT, PRESENT, ABSENT, ABSENT, ABSENT, deniable=(4,))
+    film = replace(film, prompts=(FIVE[0], _pathology(key, key.capitalize()), *FIVE[2:]))
+
+    assert film.fault(4, "No lung opacity is seen.") == fault
+
+
+@pytest.mark.parametrize(
     ("key", "text", "fault"),
     [
         ("pleural_effusion", "There is a pleural effusion at the right base.", None),

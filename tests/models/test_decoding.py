@@ -309,7 +309,6 @@ def write_static(generator: SentenceGenerator, features: Tensor, *, max_length: 
     return StaticWriter(generator, max_length=max_length).write(features)
 
 
-@RUNTIMES
 @pytest.mark.parametrize("count", [0, 1, 2, 9, ROWS[-1] + 1])
 @pytest.mark.parametrize("max_length", [1, 2, CHECK_EVERY, CHECK_EVERY + 1, 40])
 def test_ids_are_those_of_the_other_decoding(generator: SentenceGenerator, count: int, max_length: int) -> None:
@@ -320,7 +319,6 @@ def test_ids_are_those_of_the_other_decoding(generator: SentenceGenerator, count
     )
 
 
-@RUNTIMES
 def test_the_device_is_waited_for_once_in_a_few_tokens(generator: SentenceGenerator) -> None:
     features, last = drawn(9), 2  # the sum that trims the sentences, and the check that ends them
     with Heard() as calls:
@@ -331,7 +329,6 @@ def test_the_device_is_waited_for_once_in_a_few_tokens(generator: SentenceGenera
     assert 1 <= waits <= ids.shape[1] / CHECK_EVERY + last
 
 
-@RUNTIMES
 def test_a_step_is_captured_once_for_each_number_of_rows(generator: SentenceGenerator) -> None:
     captured: list[Step] = []
 
@@ -351,7 +348,6 @@ def test_a_step_is_captured_once_for_each_number_of_rows(generator: SentenceGene
     assert len(captured) == len(ROWS)
 
 
-@RUNTIMES
 def test_every_tensor_of_a_step_keeps_its_address(generator: SentenceGenerator) -> None:
     steps: list[set[int]] = []
 
@@ -372,7 +368,6 @@ def test_every_tensor_of_a_step_keeps_its_address(generator: SentenceGenerator) 
     assert len(steps[0]) == 2 * SIZES.layers + 4, "keys and values, place, ids, the current token and what is finished"
 
 
-@RUNTIMES
 def test_an_earlier_sentence_leaves_nothing_behind(generator: SentenceGenerator) -> None:
     writer = StaticWriter(generator, max_length=30)
     writer.write(torch.full((8, 16), float("nan")))

@@ -558,7 +558,6 @@ def test_a_missing_key_is_named(refused: Refused, key: str) -> None:
     assert f"{key} is missing" in refused(lambda _, weights: weights.pop(key))
 
 
-@RUNTIMES
 @pytest.mark.parametrize(
     "key",
     [
@@ -592,7 +591,6 @@ def test_an_unknown_key_is_named_with_what_was_expected(refused: Refused, key: s
     assert f"wrong.pth: {key} is " in said and f"expected a key that begins with {expected}" in said
 
 
-@RUNTIMES
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [
@@ -624,7 +622,6 @@ def changed(key: str, value: object) -> Damage:
     return change
 
 
-@RUNTIMES
 @pytest.mark.parametrize("beta", [float("nan"), float("inf"), pytest.param(10**400, id="huge"), 0, -2.0, "2", True])
 def test_an_exponent_that_is_no_number_above_0_is_refused(refused: Refused, beta: object) -> None:
     said = refused(changed("detector.soft_roi_beta", beta))
@@ -632,7 +629,6 @@ def test_an_exponent_that_is_no_number_above_0_is_refused(refused: Refused, beta
     assert f"wrong.pth: config_dict: detector.soft_roi_beta is {beta!r}, expected a finite number above 0" in said
 
 
-@RUNTIMES
 @pytest.mark.parametrize(
     ("key", "value", "complaint"),
     [

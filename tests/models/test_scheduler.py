@@ -90,8 +90,11 @@ class Callers:
     ) -> None:
         self._begin(said.name, lambda: self.scheduler.write(said, size=size), is_person=is_person, wanted=wanted)
 
-    def call(self, name: str, *, is_person: bool = False) -> None:
-        self._begin(name, lambda: self.scheduler.call(lambda: self.script.note(f"call {name}")), is_person=is_person)
+    def call(self, name: str, *, is_person: bool = False, wanted: threading.Event | None = None) -> None:
+        def act() -> None:
+            self.scheduler.call(lambda: self.script.note(f"call {name}"))
+
+        self._begin(name, act, is_person=is_person, wanted=wanted)
 
     def finish(self) -> dict[str, BaseException | None]:
         self.script.may_go_on.set()
@@ -280,10 +283,11 @@ def test_who_gives_up_while_waiting_is_never_computed() -> None:
     callers = held("layer 5 film")
     callers.write(Said("film", 1))
     assert callers.script.reached.wait(LIMIT_SECONDS)
-    callers.write(Said("person", 3), is_person=True, wanted=wanted)
+    callers.write(Said("a person's", 3), is_person=True, wanted=wanted)
+    callers.call("by a person", is_person=True, wanted=wanted)
 
     wanted.clear()
-    callers.wait_for(lambda: "person" in callers.outcomes)
+    callers.wait_for(lambda: len(callers.outcomes) == 2)
     callers.finish()
 
     assert not [note for note in callers.script.notes if "person" in note]

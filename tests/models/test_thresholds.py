@@ -53,7 +53,7 @@ def model(tmp_path: Path, phantom_model: Path) -> Path:
     return Path(shutil.copytree(phantom_model, tmp_path / "model"))
 
 
-def states(decisions: Decisions, key: str, *probabilities: float, trusted: Trusted = "real") -> list[str]:
+def states(decisions: Decisions, key: str | None, *probabilities: float, trusted: Trusted = "real") -> list[str]:
     return [decide(decisions, key, probability, trusted=trusted) for probability in probabilities]
 
 
@@ -79,6 +79,11 @@ def test_a_threshold_by_hand_moves_what_is_present_alone(
     again = changed.set_by_hand(key, DECISIONS.threshold(key))
     assert again.measurements == DECISIONS.measurements
     assert states(again, key, *probabilities) == states(DECISIONS, key, *probabilities)
+
+
+def test_other_words_have_the_default_threshold_and_its_band() -> None:
+    assert states(DECISIONS, None, 0.39, 0.41, 0.999) == ["absent", "uncalibrated", "uncalibrated"]
+    assert states(DECISIONS, None, 0.39, 0.41, 0.5, trusted="any") == ["absent", "indeterminate", "present"]
 
 
 def test_what_phantoms_said_comes_back_after_real_films() -> None:
