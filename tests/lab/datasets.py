@@ -132,7 +132,8 @@ def vindr_cxr(folder: Path, *, train: int = 4, test: int = 5) -> Path:
     """VinDr-CXR: three readers a film of `train`, a consensus in `test`.
 
     As published: "Other diseases" in one table and "Other disease" in the other, a reader's column in one alone, rows
-    of "No finding" without a box, an empty cell, MONOCHROME1, a film of 8 bits, one in lossless JPEG 2000.
+    of "No finding" without a box, an empty cell beside two votes that differ, MONOCHROME1, a film of 8 bits, one in
+    lossless JPEG 2000.
     """
     names = {"train": [f"train{number:02}" for number in range(train)], "test": [f"test{n:02}" for n in range(test)]}
     for split, films in names.items():
@@ -148,7 +149,8 @@ def vindr_cxr(folder: Path, *, train: int = 4, test: int = 5) -> Path:
                 own = [name, *[reader] * (split == "train")]
                 sees = number % 2 == 0 and place < 2
                 found = [int(sees and label in ("Cardiomegaly", "Nodule/Mass")) for label in VINDR_LOCAL]
-                labels.append([*own, *found, "" if place == 2 else 0, 0, int(sees), 0, 0, int(not sees)])
+                divided = "" if place == 2 else int(sees and place == 1)
+                labels.append([*own, *found, divided, 0, int(sees), 0, 0, int(not sees)])
                 shift = 2 * place
                 if sees:
                     boxes.append([*own, "Cardiomegaly", 20 + shift, 30, 44 + shift, 50])

@@ -28,7 +28,7 @@ from models.lab.datasets.nih import halves
 from models.lab.datasets.preparation import Published, picture_size, table, text
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.datasets.tables import rows_of
-from models.lab.datasets.vindr import fused
+from models.lab.datasets.vindr import fused, listing
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.command import evaluate
 from models.lab.evaluation.request import Request
@@ -366,7 +366,11 @@ FURTHER: list[dict[str, object]] = [
     {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
     {"file": "2_000.png", "det10": [], "google": {"pneumothorax": False, "airspace_opacity": True}},
     {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},
-    {"file": "4_000.png", "det10": [{"label": "Fibrosis", "xyxy": [8, 8, 24, 24]}]},
+    {
+        "file": "4_000.png",
+        "det10": [{"label": label, "xyxy": [8, 8, 24, 24]} for label in ("Fibrosis", "Mass")],
+        "google": {"nodule_or_mass": False},
+    },
 ]
 
 
@@ -394,7 +398,8 @@ def test_a_reading_goes_before_a_mined_label_and_an_empty_one_denies(tmp_path: P
     assert empty["present"]["pleural_effusion"] is False and empty["present"]["lung_opacity"] is True
     assert labelled["present"]["lung_opacity"] is False, "the RSNA's radiologists saw no opacity"
     assert labelled["present"]["pleural_effusion"] is True and labelled["present"]["lung_lesion"] is False
-    assert other["boxes"] == {} and other["present"]["consolidation"] is False
+    assert other["boxes"].keys() == {"lung_lesion"} and other["present"]["consolidation"] is False
+    assert other["present"]["lung_lesion"] is True, "of two readings and two labels one is enough"
     assert unread["present"]["pleural_effusion"] is True and "pleural_effusion" in unread["mined"]
 
 
@@ -415,6 +420,13 @@ def test_a_reading_that_fits_no_film_or_label_is_refused(
 
 
 # ---- VinDr-CXR
+
+
+def test_half_of_the_readers_are_no_majority(tmp_path: Path) -> None:
+    (_, film), *_ = listing(vindr_cxr(tmp_path, train=1, test=1)).films
+
+    votes = {"Nodule/Mass": True, "Pneumonia": True, "COPD": False, "Rib fracture": False}
+    assert {label: there for label, there in film.labels if label in votes} == votes
 
 
 @LABORATORY
