@@ -1,4 +1,6 @@
-"""Losses of boxes and scores (spec §10): for findings, where a prompt has several boxes or none, and for anatomy.
+"""Losses of boxes and scores (paper 3.2, D.2; spec §10), for findings and for anatomy.
+
+The prompt of a finding has several boxes or none.
 
 Boxes are center x, center y, width, height as the detector's sigmoid proposes them; like the published training, they
 are not clipped. The matching uses more than boxes, but no gradient flows through it.
