@@ -44,11 +44,11 @@ def swapped(data: bytes) -> bytes:
     return np.frombuffer(data, "<u2").astype(">u2").tobytes()
 
 
-def shown(film: Dataset) -> FloatTable:
-    """The gray that the header asks for, of the values 0 to 4095, whether or not a person could read it."""
+def shown(film: Dataset, *, lowest: int = 0, bits: int = 12) -> FloatTable:
+    """The gray that the header asks for, of all values of so many bits, whether or not a person could read it."""
     header = parse_grayscale(film, photometric_interpretation=film.PhotometricInterpretation)
     pixels = np.arange(4096, dtype=np.uint16).reshape(64, 64)
-    return displayed(header, levels_of(header, pixels, lowest=0, bits=12))
+    return displayed(header, levels_of(header, pixels, lowest=lowest, bits=bits))
 
 
 def test_the_linear_window_is_that_of_the_standard() -> None:
@@ -95,6 +95,13 @@ def test_a_voi_lut_goes_before_a_window() -> None:
     gray = shown(films.ramp({"VOILUTSequence": table, "WindowCenter": 10, "WindowWidth": 5}))
 
     assert (gray[0], gray[1999], gray[2000], gray[4095]) == (0, 0, 1, 1)
+
+
+@pytest.mark.parametrize(("lowest", "first"), [(0, 40_000), (-(2**15), 40_000 - 2**16)])
+def test_a_lut_that_begins_high_begins_below_0_only_for_signed_values(lowest: int, first: int) -> None:
+    gray = shown(films.ramp({"VOILUTSequence": lut(40_000, [0, 255], bits=8)}), lowest=lowest, bits=16)
+
+    assert np.array_equal(gray, np.arange(lowest, lowest + 2**16) > first)
 
 
 def test_a_voi_lut_may_hold_two_entries_of_8_bits_in_a_word() -> None:

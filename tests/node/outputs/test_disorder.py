@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 from pydicom import dcmread
+from pydicom.datadict import dictionary_VR
 from pydicom.dataset import Dataset
 from pydicom.tag import Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, RLELossless
@@ -42,8 +43,7 @@ PLACES: Final = ("PatientName", "SeriesInstanceUID", "StudyID", "Rows", None)
 def element(keyword: str, value: str) -> bytes:
     """An element of a text, explicit little endian."""
     tag, encoded = Tag(keyword), value.encode() + b"\0" * (len(value) % 2)
-    vr = {"P": b"PN", "A": b"SH"}.get(keyword[0], b"UI") if keyword != "PatientID" else b"LO"
-    return struct.pack("<HH2sH", tag.group, tag.element, vr, len(encoded)) + encoded
+    return struct.pack("<HH2sH", tag.group, tag.element, dictionary_VR(keyword).encode(), len(encoded)) + encoded
 
 
 def start_of(content: bytes, keyword: str) -> int:
@@ -236,14 +236,22 @@ def test_a_film_in_order_has_no_note_of_disorder(tmp_path: Path) -> None:
         assert Note.HEADER_DISORDERED not in film_of(answered(tmp_path, content)).notes
 
 
-@pytest.mark.parametrize("keyword", ["PatientID", "PatientName"])
-def test_of_two_patients_none_is_copied(tmp_path: Path, keyword: str) -> None:
-    source = answered(tmp_path, put(PLAIN, element(keyword, "ANOTHER"), before="Rows")).dataset
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        *("PatientID", "PatientName", "StudyDate", "StudyTime", "StudyID", "StudyDescription", "AccessionNumber"),
+        *("ReferringPhysicianName", "RequestedProcedureID", "RequestedProcedureDescription"),
+        *("TimezoneOffsetFromUTC", "PatientOrientation"),
+    ],
+)
+def test_of_two_patients_studies_or_requests_none_is_copied(tmp_path: Path, keyword: str) -> None:
+    source = answered(tmp_path, put(PLAIN, 2 * element(keyword, "ANOTHER"), before="Rows")).dataset
     target = Dataset()
 
     copy_patient(source, target)
 
-    assert target[keyword].value == ""
+    assert keyword not in source
+    assert not target.get(keyword)
 
 
 def test_the_first_of_unexpected_encoding_is_no_repetition(tmp_path: Path) -> None:

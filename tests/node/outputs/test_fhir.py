@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from highdicom.sr import Comprehensive3DSR, MeasurementReport
 from pydicom.dataset import Dataset
 
@@ -104,6 +105,17 @@ def test_all_is_preliminary_research_and_refers_to_what_the_bundle_has() -> None
     assert report["presentedForm"][1]["url"] == "urn:oid:2.25.77"
 
 
+def test_each_resource_of_two_films_that_say_the_same_is_stored_apart() -> None:
+    mark = ReaderMark(what=Assessment.ACCEPTED, by="Dr. Roe", at=datetime(2024, 2, 1, tzinfo=UTC))
+    finding = replace(samples.finding(), reader=mark)
+    films = [replace(samples.film(number, findings=(finding,)), ratio=samples.ratio()) for number in (1, 2)]
+
+    entries = json.loads(written(*films))["entry"]
+
+    places = {(entry["fullUrl"], entry["request"]["url"]) for entry in entries}
+    assert len({url for url, _ in places}) == len({place for _, place in places}) == len(entries) == 12
+
+
 def test_the_same_content_at_another_time_is_the_same_bundle_but_for_its_time() -> None:
     first = samples.report(samples.several())
     later = replace(first, created_at=first.created_at + timedelta(hours=1))
@@ -141,6 +153,21 @@ def test_a_rejected_finding_is_entered_in_error_and_the_reader_is_named() -> Non
     assert provenance["agent"][0]["who"]["display"] == "Dr. Roe"
     url = next(each["fullUrl"] for each in json.loads(content)["entry"] if each["resource"] == finding)
     assert provenance["target"] == [{"reference": url}]
+
+
+@pytest.mark.parametrize(("of_finding", "of_box", "last"), [(2, 1, 2), (1, 2, 2), (None, 1, 1)])
+def test_the_last_of_several_corrections_is_named(of_finding: int | None, of_box: int, last: int) -> None:
+    marks = {
+        day: ReaderMark(what=Assessment.MOVED, by=f"Dr. {day}", at=datetime(2024, 2, day, tzinfo=UTC)) for day in (1, 2)
+    }
+    [box] = (finding := samples.finding()).boxes
+    mark = None if of_finding is None else marks[of_finding]
+    moved = replace(finding, reader=mark, boxes=(replace(box, reader=marks[of_box]),))
+
+    [provenance] = of(written(samples.film(findings=(moved,))), "Provenance")
+
+    assert provenance["agent"][0]["who"]["display"] == f"Dr. {last}"
+    assert provenance["recorded"] == f"2024-02-0{last}T00:00:00Z"
 
 
 def bundles(node: Node) -> list[bytes]:

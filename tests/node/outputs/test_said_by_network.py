@@ -39,8 +39,10 @@ NOTE = wording.NOTES[Note.SEVERITY_WORDED]
 MARKED = "Not seen by the network: "
 
 
-def reader_by(rule: SentenceRule, *, said: Sequence[str] = FIGURE_7, effusion: float = 0.3) -> RadiographReader:
-    """A network that finds heart and edema; each threshold was measured on films of people."""
+def reader_by(
+    rule: SentenceRule, *, said: Sequence[str] = FIGURE_7, effusion: float = 0.3, is_measured: bool = True
+) -> RadiographReader:
+    """A network that finds heart and edema; is_measured: whether each threshold was, on films of people."""
     negatives = {prompt.negatives[0]: 1 for prompt in ASKED}
     engine = ScriptedEngine([0.8, 0.8, effusion], said, likeness={**negatives, HEART: 2, EDEMA: 3, DENIAL: 4})
     manifest = reader_of(engine).manifest
@@ -48,7 +50,7 @@ def reader_by(rule: SentenceRule, *, said: Sequence[str] = FIGURE_7, effusion: f
     decisions = replace(
         manifest.decisions,
         thresholds={prompt.key: 0.6 for prompt in ASKED},
-        measurements={prompt.key: measured for prompt in ASKED},
+        measurements={prompt.key: measured for prompt in ASKED if is_measured},
     )
     words = ("cardiomegaly", "edema", "effusion", "no", "pleural")
     network = ChexReader(
@@ -117,6 +119,16 @@ def test_a_reader_takes_notes_and_denials_along(kind: CorrectionKind, tmp_path: 
     assert (Note.SEVERITY_WORDED in now.notes) is (kind is CorrectionKind.ADD)
     assert any(said.text.startswith(MARKED) for said in now.sentences) is (kind is CorrectionKind.REJECT)
     assert not any(MARKED in line or "larger" in line for line in impression.of_film(now))
+
+
+def test_words_on_an_uncalibrated_finding_have_the_note(tmp_path: Path) -> None:
+    reader = reader_by("checked", is_measured=False)
+
+    film = read(tmp_path, reader)
+    [edema] = open_film.ask(film_of(tmp_path), [Question(prompt="Edema")], reader=reader, prompts=SET)
+
+    assert {said.by for said in film.sentences} == {edema.by} == {"network_uncalibrated"}
+    assert film.notes == edema.notes == (Note.SEVERITY_WORDED,)
 
 
 def test_an_answer_has_the_note_and_denies_nothing(tmp_path: Path) -> None:

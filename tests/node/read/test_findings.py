@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from models.contract import Box, FilmReading, FindingState, PromptKind, PromptReading, ScoredBox, Side
 from models.documents import decode, encode
-from node.domain import Code, Evidence, Film, Finding, GroundedSentence
+from node.domain import Code, Evidence, Film, Finding, GroundedSentence, ModelIdentity
 from node.outputs import report_json
 from node.prompt_set import Prompt, PromptSet
 from node.read import findings, prompts
@@ -54,10 +55,14 @@ def found(
     regions: Mapping[str, Box] | None = None,
     sides_known: bool = True,
     state: FindingState = FindingState.PRESENT,
+    source: str = "1.2.3",
+    model: ModelIdentity = samples.MODEL,
 ) -> Finding:
     """Make the finding of one prompt with these boxes, beside the boxes of regions, on a film of 100 x 100 pixels."""
     prompt_set = PromptSet(name="set", version="1", sha256="ab" * 32, prompts=(of, *REGION_PROMPTS))
-    return found_in(prompt_set, of.key, boxes, regions or {}, sides_known=sides_known, state=state)
+    return found_in(
+        prompt_set, of.key, boxes, regions or {}, sides_known=sides_known, state=state, source=source, model=model
+    )
 
 
 def found_in(
@@ -68,15 +73,17 @@ def found_in(
     *,
     sides_known: bool = False,
     state: FindingState = FindingState.PRESENT,
+    source: str = "1.2.3",
+    model: ModelIdentity = samples.MODEL,
 ) -> Finding:
     scored = tuple(ScoredBox(box=box, score=0.5) for box in boxes)
     answer = PromptReading(key=key, probability=0.7, state=state, boxes=scored, sentence=None)
     [finding] = findings.find(
         FilmReading(prompts=(answer, *samples.regions(regions))),
         prompt_set,
-        source="1.2.3",
+        source=source,
         framing=FRAMING,
-        model=samples.MODEL,
+        model=model,
         sides_known=sides_known,
     )
     return finding
@@ -149,9 +156,19 @@ def test_no_other_prompt_makes_a_finding(kind: PromptKind) -> None:
 
 
 def test_a_box_is_tracked_by_film_prompt_model_and_place() -> None:
-    first, again, moved = found(prompt(), RIGHT), found(prompt(), RIGHT), found(prompt(), LEFT)
+    same = (found(prompt(), RIGHT), found(prompt(), RIGHT))
+    others = (
+        found(prompt(), RIGHT, source="1.2.4"),
+        found(replace(prompt(), key="edema"), RIGHT),
+        found(prompt(), RIGHT, model=replace(samples.MODEL, name="other")),
+        found(prompt(), RIGHT, model=replace(samples.MODEL, version="9")),
+        found(prompt(), RIGHT, model=replace(samples.MODEL, weights_sha256="9" * 64)),
+        *(found(prompt(), replace(RIGHT, **{edge: 20.0})) for edge in ("left", "top", "right", "bottom")),
+    )
 
-    assert first.boxes[0].tracking_uid == again.boxes[0].tracking_uid != moved.boxes[0].tracking_uid
+    uids = [finding.boxes[0].tracking_uid for finding in (*same, *others)]
+    assert uids[0] == uids[1]
+    assert len({*uids}) == 1 + len(others)
 
 
 def test_the_zone_is_the_region_that_fits_best_not_the_largest() -> None:

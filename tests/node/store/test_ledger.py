@@ -1,4 +1,5 @@
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -8,9 +9,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from node.domain import Delivery, DeliveryState
+from node.config import StorageSettings
+from node.domain import STUDY_STATES, Delivery, DeliveryState, StudyState
 from node.store.database import connect
 from node.store.ledger import Ledger, Parked
+from node.store.lookup import finished_after
 from node.store.statistics import Rows
 from node.store.worklist import ReviewRow
 from tests.support.peers import wait_until
@@ -41,6 +44,16 @@ def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:
     assert ledger.overview().studies == {"finished": 1, "parked": 1}
     assert ledger.study_state("1") == "finished"
     assert ledger.study_state("3") is None
+
+
+@pytest.mark.parametrize("state", STUDY_STATES)
+def test_a_study_is_listed_with_its_findings_when_its_round_is_over(
+    ledger: Ledger, storage: StorageSettings, state: StudyState
+) -> None:
+    ledger.set_study("1", state)
+
+    listed = finished_after(storage, (0.0, ""), before=time.time() + 1, limit=2)
+    assert [study for study, _ in listed] == (["1"] if state in ("finished", "parked") else [])
 
 
 def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
@@ -300,6 +313,7 @@ def test_only_what_awaits_an_answer_is_released(ledger: Ledger, is_first_release
 
 def test_a_study_that_is_forgotten_leaves_nothing(ledger: Ledger) -> None:
     ledger.set_study("1.1", "finished")
+    ledger.claim("1.1", holder="a")
     ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
     ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
     ledger.add_transaction("2.25.1", [numbered(1)])
@@ -311,6 +325,7 @@ def test_a_study_that_is_forgotten_leaves_nothing(ledger: Ledger) -> None:
     assert ledger.delivery_record(numbered(1)) is None
     assert (ledger.overview().reviews, ledger.overview().deliveries) == ({}, {})
     assert ledger.statistics.recorded() == set()
+    assert ledger.claim("1.1", holder="b") == "b"
 
 
 def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.FixtureRequest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,17 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.statistics import FindingRow, Rows
+from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.tables import PATIENTS, STUDIES
-from node.store.worklist import PatientRow, WorklistFilter, folded, patients_of, studies_of_patient, worklist
+from node.store.worklist import (
+    PatientRow,
+    ReviewRow,
+    WorklistFilter,
+    folded,
+    patients_of,
+    studies_of_patient,
+    worklist,
+)
 
 FIRST, SECOND, THIRD = "1.2.1", "1.2.2", "1.2.3"
 
@@ -163,13 +171,30 @@ def test_nothing_is_recorded_of_an_unknown_study(ledger: Ledger, storage: Storag
     sql.dispose()
 
 
-def test_a_forgotten_study_leaves_no_patient_in_any_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("forget", [Ledger.forget, Ledger.forget_content])
+def test_a_forgotten_study_leaves_no_patient_in_any_file(forget: Callable[[Ledger, str], None], tmp_path: Path) -> None:
+    finding = FindingRow(study_uid=FIRST, film="qzvxwkjp", prompt="edema", state="present", reader="")
+    waiting = ReviewRow(
+        study_uid=FIRST, film="qzvxwkjp", reason="near_threshold", is_stat=False, urgency=2, received_at=1_000.0
+    )
+    counted = FilmRow(
+        study_uid=FIRST,
+        film="qzvxwkjp",
+        received_at=1_000.0,
+        day="2026-11-02",
+        scanner="unknown",
+        station="unknown",
+        outcome="read",
+        has_present=True,
+        has_open=False,
+    )
     with closing(Ledger(connect(tmp_path / "ledger.sqlite"))) as ledger:
         ledger.set_study(FIRST, "finished")
         record(ledger, row(FIRST, "Qzvxwkjp^Anna", patient_id="QZVXWKJP-7"))
+        ledger.statistics.fill(FIRST, Rows(films=(counted,), findings=(finding,)), [waiting])
         assert traces(tmp_path)
 
-        ledger.forget(FIRST)
+        forget(ledger, FIRST)
         ledger.wipe()
 
         assert traces(tmp_path) == []
