@@ -174,12 +174,16 @@ def test_padding_is_black_and_sets_no_contrast(photometric: str, gray: str) -> N
     assert decoded[:, 4:].max() - decoded[:, 4:].min() > 0.9
 
 
-def test_padding_written_with_the_wrong_sign_is_understood() -> None:
-    film = films.at_depth(16, signed=True)
+@pytest.mark.parametrize(
+    ("padding", "vr", "stated"),
+    [(-2000, "US", 2**16 - 2000), (-2000, "SS", -2000), (50_000, "SS", 50_000 - 2**16), (50_000, "US", 50_000)],
+)
+def test_padding_written_with_either_sign_is_understood(padding: int, vr: str, stated: int) -> None:
+    film = films.at_depth(16, signed=padding < 0)
     pixels = film.pixel_array.astype(np.int64)
-    pixels[:5] = -2000
-    films.with_pixels(film, pixels, bits=16, signed=True)
-    film.add_new("PixelPaddingValue", "US", 2**16 - 2000)
+    pixels[:5] = padding
+    films.with_pixels(film, pixels, bits=16, signed=padding < 0)
+    film.add_new("PixelPaddingValue", vr, stated)
 
     assert np.all(decode(film)[:5] == 0)
 

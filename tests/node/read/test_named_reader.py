@@ -37,7 +37,7 @@ from node.dicom import header_reading
 from node.domain import Reason
 from node.errors import InputError
 from node.outputs.corrected_film import sides_of
-from node.read import manifest, model, prompts
+from node.read import manifest, model, open_film, prompts
 from node.read.film import answer_film
 from tests.paths import REPOSITORY
 from tests.support import films, peers, validators
@@ -153,12 +153,15 @@ class Rotated(Scripted):
         return self.where
 
 
+ON_THE_LEFT = Sentence(text="There is a left pleural effusion.", prompt="pleural_effusion", score=0.8, boxes=())
+
+
 def straight(_directory: Path) -> Scripted:
-    return Scripted(effusion(0.8, scored(0.35, 0.7)))
+    return Scripted(effusion(0.8, scored(0.35, 0.7)), said=[ON_THE_LEFT])
 
 
 def rotated(_directory: Path) -> Scripted:
-    return Rotated(effusion(0.8, scored(0.35, 0.7)))
+    return Rotated(effusion(0.8, scored(0.35, 0.7)), said=[ON_THE_LEFT])
 
 
 @pytest.mark.parametrize(("opened", "side"), [("straight", None), ("rotated", Side.LEFT)])
@@ -167,10 +170,12 @@ def test_sides_go_by_the_spine_that_a_network_locates(tmp_path: Path, opened: st
     reader = model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:{opened}")
 
     film = answer_film(path, reader, PROMPTS).film
+    [answer] = open_film.ask(path, [Question(prompt="Pleural effusion")], reader=reader, prompts=PROMPTS)
 
     assert film is not None
     [found] = [finding for finding in film.findings if finding.boxes]
     assert (found.side, film.middle) == (side, None if side is None else 0.38)
+    assert {"left" in sentence for sentence in (film.sentences[0].text, answer.sentence)} == {side is Side.LEFT}
     header = header_reading.read_header(path)
     assert sides_of(film, header)(found.boxes[0].box) == side  # of a box that a reader corrects
 
