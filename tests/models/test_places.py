@@ -307,11 +307,17 @@ def test_a_side_needs_a_measured_certainty(
     assert laterality(key, np.array(drawn).reshape(-1, 4), found, decisions, side_of) == expected
 
 
-def test_both_sides_need_a_rule_of_sides_not_of_boxes_alone() -> None:
+def test_both_sides_need_a_rule_of_sides_and_one_of_boxes() -> None:
     both = np.array([RIGHT_BASE, LEFT_BASE])
-    decisions = replace(DECISIONS, boxes=SURE)
 
-    assert laterality("fracture", both, (both, np.array([0.6, 0.6])), decisions, side_of) == "unknown"
+    for decisions in (replace(DECISIONS, boxes=SURE), replace(DECISIONS, sides=SURE)):
+        assert laterality("fracture", both, (both, np.array([0.6, 0.6])), decisions, side_of) == "unknown"
+
+
+def test_one_side_needs_a_rule_of_sides_alone() -> None:
+    found = np.array([RIGHT_BASE, LEFT_BASE]), np.array([0.8, 0.2])
+
+    assert laterality("fracture", found[0][:1], found, replace(DECISIONS, sides=SURE), side_of) == "boxes"
 
 
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)

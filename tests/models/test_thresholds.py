@@ -18,7 +18,7 @@ from models.checkpoint.files import CARD, verify
 from models.contract import Trusted
 from models.decisions import Band, Decisions, Measurement, PhantomThreshold
 from models.manifest import read_manifest, write_manifest
-from models.reading.decision import decide
+from models.reading.decision import decide, may_be_denied
 from models.reading.tokenizers import VOCABULARIES
 from node.audit.message import Reporter, write
 from node.config import ModelSettings
@@ -84,6 +84,24 @@ def test_a_threshold_by_hand_moves_what_is_present_alone(
 def test_other_words_have_the_default_threshold_and_its_band() -> None:
     assert states(DECISIONS, None, 0.39, 0.41, 0.999) == ["absent", "uncalibrated", "uncalibrated"]
     assert states(DECISIONS, None, 0.39, 0.41, 0.5, trusted="any") == ["absent", "indeterminate", "present"]
+
+
+@pytest.mark.parametrize(
+    ("key", "probability", "trusted", "expected"),
+    [
+        ("edema", 0.2, "real", True),
+        ("edema", 0.28, "real", False),  # near its band
+        ("edema", 0.2, "any", True),
+        ("edema", 0.2, "phantoms", False),
+        ("atelectasis", 0.1, "real", False),
+        ("atelectasis", 0.1, "any", False),
+        ("pneumonia", 0.1, "any", False),
+    ],
+)
+def test_only_a_measured_finding_far_below_its_threshold_may_be_denied(
+    key: str, probability: float, trusted: Trusted, *, expected: bool
+) -> None:
+    assert may_be_denied(DECISIONS, key, probability, trusted=trusted) is expected
 
 
 def test_what_phantoms_said_comes_back_after_real_films() -> None:

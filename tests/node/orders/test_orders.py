@@ -256,6 +256,7 @@ def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -
 
     assert find(store, study_uid=STUDY, accession="A-17") == WHOLE
     assert find(store, study_uid="1.2.840.99.8", accession="A-17") == other
+    assert find(store, study_uid="1.9", accession="A-17") is None, "none is guessed"
 
 
 @pytest.mark.parametrize(
