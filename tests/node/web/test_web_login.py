@@ -174,6 +174,19 @@ def test_only_so_many_passwords_wait_to_be_checked(tmp_path: Path) -> None:
     assert isinstance(outcomes[17], Busy)
 
 
+def test_an_address_that_guesses_under_many_names_has_to_wait(tmp_path: Path) -> None:
+    async def check() -> None:
+        users = Passwords(users_in(tmp_path, "ada"))
+        with pytest.raises(Busy):
+            for number in range(40):  # twice as many as are taken at once
+                assert await users.check(f"user {number}", "wrong", host=HOST) is None
+        with pytest.raises(Busy):
+            await users.check("ada", PASSWORD, host=HOST)
+        assert await users.check("ada", PASSWORD, host="10.0.1.1") is not None
+
+    asyncio.run(check())
+
+
 def begun(sessions: Sessions) -> dict[str, Any]:
     """What is kept of a session that begins."""
     kept = dict[str, Any]()
