@@ -136,6 +136,29 @@ def test_an_export_holds_films_objects_and_labels_and_names_nobody(tmp_path: Pat
     assert "burned into the pixels" in (out / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("keyword", "value", "stays"),
+    [
+        ("DetectorType", "DIRECT", True),
+        ("DetectorType", f"{NAME.upper()}_ED", False),
+        ("ExposureTime", "25", True),
+        ("ExposureTime", NUMBER, False),
+        ("KVP", "120.5", True),
+        ("KVP", NUMBER, False),
+    ],
+)
+def test_a_value_that_names_the_patient_leaves_in_no_field(
+    tmp_path: Path, keyword: str, value: str, *, stays: bool
+) -> None:
+    film = films.changed(FILM, {"PatientName": f"{NAME}^Ed", "PatientID": NUMBER})
+    film.add_new(keyword, dictionary_VR(keyword), value)
+    values, person = decoding.stored_values(films.saved(tmp_path, film)), deidentified.person_of(film, "a")
+
+    made = dcmread(BytesIO(deidentified.film(film, values, person, Pseudonyms(key=b"0" * 64))))
+
+    assert (made[keyword].value or None) == (film[keyword].value if stays else None)
+
+
 def test_a_film_looks_as_before_and_no_object_has_more_errors(tmp_path: Path, node: Settings) -> None:
     bench = read(node, FILM)
     [instance] = bench.spool.instances(str(FILM.StudyInstanceUID))
