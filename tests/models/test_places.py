@@ -316,8 +316,21 @@ def test_both_sides_need_a_rule_of_sides_and_one_of_boxes() -> None:
 
 def test_one_side_needs_a_rule_of_sides_alone() -> None:
     found = np.array([RIGHT_BASE, LEFT_BASE]), np.array([0.8, 0.2])
+    decisions = replace(DECISIONS, sides=SURE)
 
-    assert laterality("fracture", found[0][:1], found, replace(DECISIONS, sides=SURE), side_of) == "boxes"
+    assert laterality("fracture", found[0][:1], found, decisions, side_of) == "boxes"
+    assert laterality("fracture", found[0][:1], found, decisions, None) == "unknown"
+
+
+@pytest.mark.parametrize("base", [RIGHT_BASE, LEFT_BASE])
+def test_a_box_across_the_middle_beside_one_of_a_side_names_none(base: tuple[float, ...]) -> None:
+    drawn = np.array([(0.5, 0.5, 0.4, 0.2), base])
+
+    def across(x: float, width: float) -> Side | None:
+        return None if x == 0.5 else side_of(x, width)
+
+    decisions = replace(DECISIONS, boxes=SURE, sides=SURE)
+    assert laterality("fracture", drawn, (drawn, np.array([0.1, 0.9])), decisions, across) == "unknown"
 
 
 DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
