@@ -186,6 +186,13 @@ def test_what_failed_is_never_kept(kept: set[str], failed: set[str]) -> None:
     assert set(found.failed) == failed
 
 
+def test_a_failure_without_a_reason_is_one_of_processing() -> None:
+    information = answer(failed=("1.1",))
+    del information.FailedSOPSequence[0].FailureReason
+
+    assert read_report(information).failed == {"1.1": 0x0110}
+
+
 @given(state=st.sampled_from(DeliveryState), awaits=st.booleans(), failures=st.integers(min_value=0, max_value=9))
 def test_every_delivery_has_one_thing_to_do(state: DeliveryState, awaits: bool, failures: int) -> None:
     standing = DeliveryRow(
