@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from pynetdicom.pdu import A_ASSOCIATE_AC
 from structlog.testing import capture_logs
 
 from node.config import Caller, ListenerSettings
@@ -245,6 +246,9 @@ def test_a_stranger_is_refused_and_its_titles_are_logged(
     assert (line["reason"], line["host"], line["calling_aet"]) == ("caller", address, calling.decode())
 
 
+IMAGES, COMMITMENT = b"1.2.840.10008.5.1.4.1.1.1.1", b"1.2.840.10008.1.20.1"
+
+
 class Reports:
     """Lets an archive report from one address."""
 
@@ -265,6 +269,23 @@ def test_a_destination_that_is_no_caller_may_report(tmp_path: Path) -> None:
         assert pdus.read_pdu(archive)[:1] == bytes([pdus.ASSOCIATE_ACCEPT])
         archive.sendall(pdus.echo())
         assert pdus.status_of(pdus.read_pdu(archive)) == 0x0000
+
+
+@pytest.mark.parametrize(
+    ("calling", "address", "accepted"), [(b"TESTER", LOOPBACK, {1, 3}), (b"ARCHIVE", ELSEWHERE, {1, 5})]
+)
+def test_who_may_report_may_not_send(tmp_path: Path, calling: bytes, address: str, accepted: set[int]) -> None:
+    asked = context() + context(3, IMAGES) + context(5, COMMITMENT)
+    with (
+        listening(tmp_path, commitments=cast(Commitments, Reports())) as node,
+        pdus.calling_from(address, node.listener.port) as caller,
+    ):
+        caller.settimeout(20)
+        caller.sendall(request(calling=calling, contexts=asked))
+        answer = A_ASSOCIATE_AC()
+        answer.decode(pdus.read_pdu(caller))
+
+    assert {item.context_id for item in answer.presentation_context if item.result == 0} == accepted
 
 
 @pytest.mark.parametrize("address", [ELSEWHERE, LOOPBACK])

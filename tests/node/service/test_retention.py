@@ -29,18 +29,22 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.spool, self.ledger = Spool(folder), Ledger(connect(folder / "ledger.sqlite"))
         self.orders = OrderStore(folder)
-        kept = films.keep_bytes(
-            self.spool, study_uid=STUDY, sop_instance_uid="1.2.3.4", meta=films.META, body=b"film"
-        ).instance
-        os.utime(kept.path, (1, 1))
-        mark = RoundMark(number=1, created_at=NOW, files=(kept.path.name,), outputs=())
-        self.spool.mark_round(STUDY, mark)
+        self.read(self.keep("1.2.3.4"))
         self.delivery = Delivery(destination="pacs", study_uid=STUDY, sop_instance_uid="1.9", kind="sr")
         self.ledger.add_delivery(self.delivery)
         self.ledger.set_delivery(self.delivery, DeliveryState.SENT, attempts=1)
         self.ledger.set_study(STUDY, "finished")
         self.forgotten = list[datetime]()
         """The times before which records of workflows were to be removed."""
+
+    def keep(self, film: str) -> Path:
+        """Keep a film as if it had come long ago."""
+        kept = films.keep_bytes(self.spool, study_uid=STUDY, sop_instance_uid=film, meta=films.META, body=b"film")
+        os.utime(kept.instance.path, (1, 1))
+        return kept.instance.path
+
+    def read(self, film: Path, *, number: int = 1) -> None:
+        self.spool.mark_round(STUDY, RoundMark(number=number, created_at=NOW, files=(film.name,), outputs=()))
 
     def clean(self, *, keep_days: float) -> None:
         Retention(self.spool, self.ledger, self.orders, self._forget_older, keep_days=keep_days).close()
@@ -71,7 +75,9 @@ def test_work_that_waits_or_is_parked_never_ages_out(shelf: Shelf, state: Delive
     assert shelf.removable() == []
 
     shelf.clean(keep_days=0)
-    assert shelf.ledger.study_state(STUDY) == "finished", "its rows stay while it is on disk"
+    assert shelf.spool.remove_study(STUDY)
+    shelf.clean(keep_days=0)
+    assert shelf.ledger.study_state(STUDY) == "finished", "its rows stay until it is delivered"
 
 
 @pytest.mark.parametrize("state", ["receiving", "reading", "parked"])
@@ -82,12 +88,16 @@ def test_a_study_that_is_not_finished_stays(shelf: Shelf, state: StudyState) -> 
 
 
 def test_a_study_with_a_late_film_stays(shelf: Shelf) -> None:
-    late = films.keep_bytes(
-        shelf.spool, study_uid=STUDY, sop_instance_uid="1.2.3.5", meta=films.META, body=b"late"
-    ).instance
-    os.utime(late.path, (1, 1))
+    late = shelf.keep("1.2.3.5")
+    assert shelf.removable() == [], "the film is not read"
+    shelf.clean(keep_days=0)
+    assert shelf.ledger.study_state(STUDY) == "finished", "its rows stay while it is on disk"
 
-    assert shelf.removable() == []
+    shelf.read(late, number=2)
+    assert shelf.removable() == [STUDY]
+
+    os.utime(late)
+    assert shelf.removable() == [], "the film is young"
 
 
 def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:

@@ -15,7 +15,7 @@ from node.store.database import connect
 from node.store.ledger import Ledger, Parked
 from node.store.lookup import finished_after
 from node.store.statistics import Rows
-from node.store.worklist import ReviewRow
+from node.store.worklist import ReviewRow, to_review
 from tests.support.peers import wait_until
 from tests.support.postgres import Postgres
 
@@ -149,6 +149,7 @@ REFUSED_THEN_SENT = [(1, WAITING, 1), (2, SENT, 1)]
         ([(1, WAITING, 1)], True),
         ([(1, WAITING, 1), (1, SENDING, 2)], True),
         ([(1, WAITING, 1), (1, SENT, 2)], False),
+        ([(1, WAITING, 1), (2, WAITING, 1), (1, SENT, 2)], False),
         # a later success
         (REFUSED_THEN_SENT, False),
         ([(2, WAITING, 1), (1, SENT, 1)], False),
@@ -176,6 +177,15 @@ def test_a_destination_is_paused_from_a_failure_to_the_next_success(
             ledger.set_delivery(numbered(number), state, attempts=attempts, reason="why" if attempts else None)
 
     assert set(ledger.overview().pauses) == ({"pacs"} if is_paused else set())
+
+
+def test_a_pause_counts_from_its_first_failure(ledger: Ledger) -> None:
+    began = []
+    for attempts in (1, 2):
+        ledger.set_delivery(delivery(), WAITING, attempts=attempts, reason="why")
+        began.append(ledger.overview().pauses["pacs"].since)
+
+    assert began[0] == began[1]
 
 
 def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
@@ -343,6 +353,18 @@ def test_films_of_a_study_that_is_unknown_are_not_recorded(ledger: Ledger) -> No
     ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
 
     assert ledger.overview().reviews == {}
+
+
+def test_stat_films_come_first_then_the_most_urgent_then_the_earliest(ledger: Ledger, storage: StorageSettings) -> None:
+    ranks = [(True, 1, 9.0), (True, 2, 7.0), (True, 2, 8.0), (False, 1, 6.0), (False, 3, 5.0)]
+    rows = [
+        replace(waiting(), film=f"1.1.{place}", is_stat=is_stat, urgency=urgency, received_at=received_at)
+        for place, (is_stat, urgency, received_at) in enumerate(ranks)
+    ]
+    ledger.set_study("1.1", "finished")
+    ledger.set_reviews("1.1", rows[::-1])
+
+    assert to_review(storage) == rows
 
 
 def waiting() -> ReviewRow:

@@ -150,6 +150,18 @@ def test_of_many_that_write_an_output_one_does(spool: Spool) -> None:
     assert found == {spool.output(output())}
 
 
+@pytest.mark.parametrize(("later", "found"), [(b"report", b"report"), (b"other", None)])
+def test_a_damaged_output_is_replaced_by_its_own_bytes_only(spool: Spool, later: bytes, found: bytes | None) -> None:
+    spool.keep_output(output(), b"report")
+    (path,) = spool.directory.rglob("outputs/*")
+    path.write_bytes(b"rep")
+
+    spool.keep_output(output(), later)
+
+    assert spool.output(output()) == found
+    assert list(spool.directory.rglob("outputs/*")) == [path]
+
+
 def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
     folder = keep(Spool(tmp_path / "node")).instance.path.parent
 
