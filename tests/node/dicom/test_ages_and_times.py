@@ -146,9 +146,10 @@ def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None,
         ({"StudyDate": "", "AcquisitionDate": "20240601", "SeriesDate": "20400601"}, 5),
         ({"StudyDate": "19000101", "SeriesDate": "20240601"}, 5),
         ({"StudyDate": None}, None),
-        # the day before a birthday; a day that is none; the lower of two ages
+        # the day before a birthday; a day that is none; the lower of two ages or of a whole year's
         ({"StudyDate": "20240305"}, 5),
         ({"StudyDate": "20240304"}, 4),
+        ({"StudyDate": "2024"}, 4),
         ({"StudyDate": "20240601", "PatientBirthDate": "20190229"}, None),
         ({"StudyDate": "20240601", "PatientAge": "045Y"}, 5),
         ({"StudyDate": "20240601", "PatientAge": "002Y"}, 2),

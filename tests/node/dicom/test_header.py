@@ -287,6 +287,7 @@ def header(**values: object) -> Dataset:
         ({"PixelSpacing": [0.2], "PixelSpacingCalibrationType": "GEOMETRY"}, None),
         ({"ImagerPixelSpacing": [0.3, 0.15]}, None),
         ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "1.5"}, (0.2, 0.1)),
+        ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "1"}, (0.3, 0.15)),
         ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "0.5"}, None),
         ({"EstimatedRadiographicMagnificationFactor": "1.5"}, None),
         (

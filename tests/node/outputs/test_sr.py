@@ -483,12 +483,12 @@ def test_the_short_label_is_the_label_that_is_drawn() -> None:
 
 def test_the_side_of_a_box_comes_before_the_side_of_its_finding() -> None:
     bilateral = finding(side=Side.BILATERAL)
-    left = replace(bilateral.boxes[0], side=Side.LEFT)
+    left = replace(bilateral.boxes[0], side=Side.LEFT, evidence=samples.LOWER_ZONE)
 
     [group] = groups(written(report(film(findings=(replace(bilateral, boxes=(left,)),)))))
 
-    [site] = sites_of(group)
-    assert contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Left"
+    sides = [contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning for site in sites_of(group)]
+    assert sides == ["Left", "Right"], "that of the box, then that of its zone"
 
 
 @pytest.mark.parametrize(("kind", "document"), [("sr", ComprehensiveSR), ("sr3d", Comprehensive3DSR)])
