@@ -112,6 +112,22 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(case: Case, tmp_path: Pa
         assert case.note in film.notes and wording.CAUTIONS[case.note] in impression.of_film(film)
 
 
+def test_a_doubt_about_the_film_hides_no_contradiction_of_a_finding(tmp_path: Path) -> None:
+    class Contradicted(SureReader):
+        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
+            said = super().read(image, prompts)
+            found = tuple(
+                replace(each, state=FindingState.INDETERMINATE, contradiction="other_side") for each in said.pathologies
+            )
+            return replace(said, prompts=found)
+
+    mirrored = CASES["mirrored"]
+
+    film = read(tmp_path, mirrored, reader=Contradicted(mirrored.view))
+
+    assert {found.contradiction for found in film.findings} == {"other_side"}
+
+
 @pytest.mark.parametrize(
     ("finding", "normal", "has_note"),
     [
