@@ -24,7 +24,7 @@ from starlette.templating import Jinja2Templates
 from node.dicom import identity
 from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
-from node.errors import InputError
+from node.errors import InputError, OtherForm
 from node.health import notices
 from node.jobs import answered_film
 from node.jobs.patients import EarlierFilm, obstacle_of
@@ -32,10 +32,11 @@ from node.outputs import counted, patient
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.store.worklist import studies_of_patient, to_review
+from node.store.worklist import studies_of_patient
 from node.web import shown, studies, words
 from node.web.parts import Parts, WebParts
 from node.web.patients import readable, sees_patients
+from node.web.review_queue import next_film
 from node.web.studies import ReceivedFilm, Sent, StudyDetail, StudyFilm, header_of
 from node.web.study_outputs import StudyOutput
 from node.web.users import audit, may_administer, name_of
@@ -219,8 +220,11 @@ def _earlier(parts: WebParts, film: Instance, header: Dataset) -> EarlierFilm | 
 
 
 def _another_waits(parts: WebParts, film: tuple[str, str]) -> bool:
-    """Return whether the review queue lists another film than this one, given by its study and UID."""
-    return any((row.study_uid, row.film) != film for row in to_review(parts.settings.storage))
+    """Return whether the review queue has a film after this one, given by its study and UID."""
+    try:
+        return next_film(parts, after=film) is not None
+    except OtherForm:  # another program wrote a document of the queue: the link leads to the reason
+        return True
 
 
 def _compares(parts: WebParts) -> bool:

@@ -1,81 +1,29 @@
-"""The review queue: films with a finding that the network is not sure of, or contradicts itself on.
-
-A film enters the queue when its round ends, and stays until a radiologist has judged each such finding.
-The page keeps it, marked as finished, until the next round ends.
-STAT studies come first, then the film whose finding is most urgent (`outputs.vocabulary`), then the oldest.
-"""
+"""The page of the review queue, its place in the interface for programs, and the way to the next film."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
-from functools import cache
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from models.contract import FindingState
 from node.dicom.dates import patient_age
-from node.domain import Finding
-from node.outputs import counted, patient, vocabulary, wording
-from node.store.worklist import ReviewRow, to_review
+from node.outputs import patient
 from node.web import pages
 from node.web.parts import Parts, WebParts
 from node.web.patients import readable, sees_patients
 from node.web.problems import responses
-from node.web.studies import ReceivedFilm, header_of, received_films
+from node.web.review_queue import ReviewQueue, next_film, queue
+from node.web.studies import header_of
 from node.web.users import audit_list
 
 MOST_LISTED: Final = 200
 """The most films that a page or an answer lists; the others follow as these are judged."""
 
-_BETWEEN: Final = "The probability is too low for present and too high to leave unreported."
-_UNMEASURED: Final = "The threshold was not measured on such films."
-
 api = APIRouter(prefix="/api/v1", tags=["studies"])
 router = APIRouter(include_in_schema=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewFinding:
-    """A finding that waits for a reader.
-
-    prompt: its key; name: with its side; certainty: the network's probability in words
-    state: indeterminate or uncalibrated; reasons: why it needs review, in sentences
-    """
-
-    prompt: str
-    name: str
-    certainty: str
-    state: str
-    reasons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewFilm:
-    """A film with findings to review, the most urgent first; cautions: doubts about the whole reading.
-
-    finished: whether a reader has judged all of them since the last round; then `findings` is empty
-    """
-
-    study: str
-    film: str
-    received_at: datetime
-    is_stat: bool
-    findings: tuple[ReviewFinding, ...]
-    cautions: tuple[str, ...]
-    finished: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewQueue:
-    """Films to review, the most urgent first; total: their number, with those beyond the limit of the list."""
-
-    films: tuple[ReviewFilm, ...]
-    total: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,37 +70,6 @@ def show_next(
     return RedirectResponse(place, status_code=303)
 
 
-def queue(parts: WebParts, *, limit: int, with_finished: bool = False) -> ReviewQueue:
-    """Look up the films that wait; with_finished: also those that a reader judged since the last round.
-
-    Raises NodeError when the database cannot be read.
-    """
-    rows = to_review(parts.settings.storage)
-    received_of = cache(lambda study_uid: received_films(study_uid, parts.spool, parts.prompts()))
-    films: list[ReviewFilm] = []
-    for number, row in enumerate(rows):
-        if len(films) == limit:
-            return ReviewQueue(films=tuple(films), total=limit + len(rows) - number)
-        films += (film for film in _waiting(row, received_of(row.study_uid)) if with_finished or not film.finished)
-    return ReviewQueue(films=tuple(films), total=len(films))
-
-
-def next_film(parts: WebParts, *, after: tuple[str, str]) -> ReviewFilm | None:
-    """Return the next film to review after one, and after the last one the first; None if no other waits.
-
-    after: study and UID
-    Raises NodeError when the database cannot be read.
-    """
-    rows = to_review(parts.settings.storage)
-    place = next((number for number, row in enumerate(rows, 1) if (row.study_uid, row.film) == after), 0)
-    for row in (*rows[place:], *rows[:place]):
-        if (row.study_uid, row.film) != after:
-            for film in _waiting(row, received_films(row.study_uid, parts.spool, parts.prompts())):
-                if not film.finished:
-                    return film
-    return None
-
-
 def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
     """Return the patient of each film of a study, by SOP Instance UID, from its own header, because they may differ."""
     found = {}
@@ -167,35 +84,3 @@ def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
                 taken="" if taken is None else f"{taken:%Y-%m-%d %H:%M}",
             )
     return found
-
-
-def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFilm]:
-    """Yield the film of a row, unless it was rejected or removed meanwhile."""
-    for received in study:
-        uid, film = received.instance.sop_instance_uid, received.film
-        if uid != row.film or film is None or received.rejected is not None:
-            continue
-        findings = counted.open_findings(film)
-        yield ReviewFilm(
-            study=row.study_uid,
-            film=uid,
-            received_at=received.instance.received_at,
-            is_stat=row.is_stat,
-            findings=tuple(map(_shown, findings)),
-            cautions=tuple(wording.cautions(film)),
-            finished=not findings,
-        )
-
-
-def _shown(finding: Finding) -> ReviewFinding:
-    against = wording.reason_of(finding.contradiction)
-    reasons = [] if against is None else [against]
-    if finding.state is FindingState.UNCALIBRATED:
-        reasons.append(_UNMEASURED)
-    return ReviewFinding(
-        prompt=finding.prompt,
-        name=wording.sided(vocabulary.name_of(finding), finding.side),
-        certainty=wording.certainty(finding),
-        state=finding.state.value,
-        reasons=tuple(reasons or [_BETWEEN]),
-    )

@@ -22,7 +22,7 @@ from node.outputs.asked_question import Origin
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import ReviewRow
-from node.web import pages, replies, review
+from node.web import replies, review_queue
 from tests.support import films, samples
 from tests.support.finished import Finished
 
@@ -157,7 +157,7 @@ def test_the_film_to_review_after_one_is_found_in_its_study(doubled: Doubled, mo
         ReviewRow(study_uid=study, film=doubled.uid, reason="uncertain", is_stat=False, urgency=1, received_at=1.0)
         for study in (WRONG, RIGHT)
     ]
-    monkeypatch.setattr(review, "to_review", lambda _storage: rows)
+    monkeypatch.setattr(review_queue, "to_review", lambda _storage: rows)
 
     places = [
         doubled.client.get(f"/review/next?study={study}&film={doubled.uid}", follow_redirects=False).headers["Location"]
@@ -166,7 +166,7 @@ def test_the_film_to_review_after_one_is_found_in_its_study(doubled: Doubled, mo
 
     assert places == [f"/studies/{study}?film={doubled.uid}" for study in (RIGHT, WRONG)]
     assert "/api/v1/films/" not in doubled.client.get("/review").text
-    monkeypatch.setattr(pages, "to_review", lambda _storage: rows[:1])
+    monkeypatch.setattr(review_queue, "to_review", lambda _storage: rows[:1])
     pages_of = [doubled.client.get(f"/studies/{study}?film={doubled.uid}").text for study in (WRONG, RIGHT)]
     assert ["Next film to review" in page for page in pages_of] == [False, True]
 

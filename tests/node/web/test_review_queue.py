@@ -22,10 +22,10 @@ from node.store.correction import CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.worklist import to_review
-from node.web import review
-from node.web.review import ReviewQueue
+from node.web import review_queue
+from node.web.review_queue import ReviewQueue
 from tests.node.outputs.test_rejection import highdicom_note
-from tests.support import peers
+from tests.support import films, peers
 from tests.support.damage import FILM, STUDY, Bench
 from tests.support.fakes import ScriptedReader
 from tests.support.finished import Finished, parts_of
@@ -63,7 +63,7 @@ def finished(
 
 
 def queue_of(node: Finished, *, limit: int = 50) -> ReviewQueue:
-    return review.queue(parts_of(node.settings, node.spool), limit=limit)
+    return review_queue.queue(parts_of(node.settings, node.spool), limit=limit)
 
 
 def counted(node: Finished) -> dict[str, int]:
@@ -178,3 +178,29 @@ def test_the_queue_goes_beyond_the_listed_films(tmp_path: Path) -> None:
 
     assert [film.film for film in found.films] == [FILM.SOPInstanceUID]
     assert found.total == 301
+
+
+def test_a_page_names_a_next_film_only_while_one_waits(tmp_path: Path) -> None:
+    node = finished(tmp_path, FindingState.INDETERMINATE)
+    second = films.as_another(films.thumbnail(), "second", study="second")
+    node.read(second)
+
+    def names_next() -> bool:
+        return "Next film to review" in node.client().get(f"/studies/{STUDY}").text
+
+    assert names_next()
+    judged = node.correct(second, prompt=KEY)
+    assert not names_next(), "the page does not wait for the round"
+    node.correct(second, CorrectionKind.WITHDRAW, withdraws=judged)
+    assert names_next()
+
+
+def test_a_page_is_shown_though_another_study_of_the_queue_cannot_be_read(tmp_path: Path) -> None:
+    node = finished(tmp_path, FindingState.INDETERMINATE)
+    second = films.as_another(films.thumbnail(), "second", study="second")
+    node.read(second)
+    node.spool.keep_document(str(second.StudyInstanceUID), "corrections", f"{1:032x}", {"form": "another program's"})
+
+    page = node.client().get(f"/studies/{STUDY}")
+
+    assert (page.status_code, "Next film to review" in page.text) == (200, True)
