@@ -2,8 +2,9 @@
 
 A notice is a file before its round goes on, so a crash loses none, and a repeated step makes no second one. A webhook
 that takes nothing is asked again until it takes the notice, or the study is gone. A notice is dropped if its finding is
-not critical any more, and waits while a correction against the finding can be taken back. A process that is killed
-between the answer of the webhook and its own note sends the notice again, with the same `id`.
+not critical any more, and waits while a correction against the finding can be taken back: until something changes in
+its study, or as long as after a refusal. A process that is killed between the answer of the webhook and its own note
+sends the notice again, with the same `id`.
 
     notices/key                      from which ids are made: without it an id says nothing of its study
     notices/waiting/<id>.json        a notice that its webhook has not taken
@@ -35,6 +36,8 @@ from node.threads import Periodic
 _FOLDER: Final = "notices"
 _LONGEST_WAIT_SECONDS: Final = 300.0
 _PAUSE_SECONDS: Final = 1.0
+_DECIDING: Final = ("received", "readings", "corrections", "released", "rounds")
+"""The folders of a study that say whether a finding is critical."""
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 _KEY_BYTES: Final = 32
 
@@ -54,6 +57,15 @@ class Notice:
     at: str
     attempts: int = 0
     next_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Look:
+    """A look at a waiting notice; study: its files as they were; times: such looks; next_at: the next, by the clock."""
+
+    study: str
+    times: int
+    next_at: float
 
 
 def take(directory: Path, webhooks: Sequence[NotifySettings], study_uid: str, findings: Mapping[str, str]) -> None:
@@ -100,6 +112,7 @@ class Notices:
 
     send: sends a notice to a webhook, or raises RetryLater, whose text says why
     stands: whether the finding of a notice is still critical; None if nobody can tell yet
+    clock: in seconds, of the waits between looks
     """
 
     def __init__(
@@ -109,11 +122,14 @@ class Notices:
         send: Callable[[Notice, NotifySettings], None],
         *,
         stands: Callable[[Notice], bool | None],
+        clock: Callable[[], float] = time.monotonic,
+        pause_seconds: float = _PAUSE_SECONDS,
     ) -> None:
-        self._spool, self._send, self._stands = spool, send, stands
+        self._spool, self._send, self._stands, self._clock = spool, send, stands, clock
         self._webhooks = {webhook.name: webhook for webhook in webhooks}
+        self._looks: dict[str, _Look] = {}
         _make_folders(spool.directory)
-        self._thread = Periodic(self._act, name="notices", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
+        self._thread = Periodic(self._act, name="notices", pause_seconds=pause_seconds, at_once=True, on_error=_failed)
 
     def close(self) -> None:
         """Stop; what waits is sent after the next start."""
@@ -127,11 +143,16 @@ class Notices:
     def _tell(self) -> None:
         """Send every notice that is due; a webhook that fails once gets nothing more in this look."""
         directory, failing = self._spool.directory, set[str]()
-        for path in files.documents(directory / _FOLDER / "waiting"):
+        waiting = files.documents(directory / _FOLDER / "waiting")
+        self._looks = {path.stem: self._looks[path.stem] for path in waiting if path.stem in self._looks}
+        for path in waiting:
             notice = files.read_known(Notice, path)
             webhook = None if notice is None else self._webhooks.get(notice.webhook)
-            if notice is None or webhook is None or notice.next_at > time.time() or webhook.name in failing:
+            if notice is None or webhook is None or webhook.name in failing:
                 continue
+            if (look := self._due(notice)) is None:
+                continue
+            self._looks[notice.id] = look  # before it: a look that fails waits, too
             if _told(directory, notice.id).exists() or not _is_here(self._spool, notice):
                 path.unlink(missing_ok=True)
             elif (stands := self._stands(notice)) is False:
@@ -139,6 +160,18 @@ class Notices:
                 log.get().warning("notice.dropped", study=notice.study, name=webhook.name)
             elif stands and not self._sent(notice, webhook):
                 failing.add(webhook.name)
+
+    def _due(self, notice: Notice) -> _Look | None:
+        """Return the look that is due at a notice: its study has changed since the last one, or its wait is over."""
+        if notice.next_at > time.time():
+            return None
+        now, study, last = self._clock(), self._spool.stamp(notice.study, _DECIDING), self._looks.get(notice.id)
+        if last is None or last.study != study:
+            last = _Look(study=study, times=0, next_at=now)
+        if last.next_at > now:
+            return None
+        wait = alerts.wait_seconds(last.times, longest=_LONGEST_WAIT_SECONDS)
+        return _Look(study=study, times=last.times + 1, next_at=now + wait)
 
     def _sent(self, notice: Notice, webhook: NotifySettings) -> bool:
         """Send a notice, and store that it was taken, or when it is tried again."""

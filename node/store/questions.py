@@ -84,12 +84,6 @@ def answers_of(spool: Spool, study_uid: str) -> list[SentAnswer]:
     return sorted(found, key=lambda answer: (answer.requested_at, answer.question))
 
 
-def version(spool: Spool, study_uid: str) -> str:
-    """Return a text that changes whenever a question about a study is stored, or its answer sent."""
-    folder = spool.received_path(study_uid, "").parent
-    return " ".join(str(files.stamp(folder / kind)) for kind in ("questions", "sent"))
-
-
 def answer_outputs(spool: Spool, study_uid: str) -> Iterator[OutputObject]:
     """Yield the outputs that were written for the sent answers of a study."""
     for answer in answers_of(spool, study_uid):

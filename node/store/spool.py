@@ -28,7 +28,7 @@ import errno
 import shutil
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,6 +141,10 @@ class Spool:
         """Return the newest version of each received object of a study, in order of arrival."""
         newest = received.instances(received.newest(self._folder(study_uid) / "received"))
         return tuple(sorted(newest, key=lambda instance: (instance.received_at, instance.sop_instance_uid)))
+
+    def stamp(self, study_uid: str, folders: Iterable[str]) -> str:
+        """Return a text that changes whenever a file is stored in some folders of a study, such as "readings"."""
+        return " ".join(str(files.stamp(self._folder(study_uid) / name)) for name in folders)
 
     def versions(self, study_uid: str) -> list[Instance]:
         """Return every version of each received object of a study, in order of arrival."""

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from node.errors import InputError, NodeError
 from node.jobs import managing
 from node.output_kinds import MESSAGES
-from node.store import lookup, questions
+from node.store import lookup
 from node.store.worklist import WorklistFilter
 from node.web import studies
 from node.web.parts import Parts, WebParts
@@ -34,6 +34,7 @@ State = Literal["", "receiving", "reading", "finished", "not_delivered", "parked
 
 _MOST_LISTED: Final = 200
 _POLL_SECONDS: Final = 1.0
+_ASKED: Final = ("questions", "sent")
 _ALIVE_POLLS: Final = 2
 """Interval of keep-alives on a stream: only a failed write shows that its page was closed."""
 PNG: Final[dict[int | str, dict[str, object]]] = {
@@ -166,4 +167,4 @@ async def _changes(parts: WebParts, request: Request, study: str | None) -> Asyn
 
 def _fingerprint(parts: WebParts, study: str | None) -> str:
     known = lookup.fingerprint(parts.settings.storage)
-    return known if study is None else f"{known} {questions.version(parts.spool, study)}"
+    return known if study is None else f"{known} {parts.spool.stamp(study, _ASKED)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +30,7 @@ from tests.support.service import Service, settings_for
 from tests.support.spoken import PROMPTS
 
 STUDY = "1.2.826.0.1.77"
+WARD = NotifySettings(name="ward", pages="https://a", url="https://b")
 
 
 def notified(folder: Path, told: Webhook) -> Settings:
@@ -97,12 +100,8 @@ def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:
 def test_a_finding_that_was_rejected_meanwhile_is_not_told(
     is_released: bool | None, told: list[str], tmp_path: Path
 ) -> None:
-    ward, spool = NotifySettings(name="ward", pages="https://a", url="https://b"), Spool(tmp_path)
-    film = films.keep(spool, films.thumbnail()).instance
-    pneumothorax = replace(samples.finding(samples.PNEUMOTHORAX), sentence=None)
-    answer = replace(samples.film(findings=(pneumothorax,)), source=film.sop_instance_uid)
-    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
-    notices.take(tmp_path, (ward,), film.study_uid, {"pneumothorax": "Pneumothorax"})
+    spool = Spool(tmp_path)
+    film = read_and_noticed(spool)
     if is_released is not None:
         reject(spool, film, is_released=is_released)
     posts, looks = list[str](), list[bool | None]()
@@ -111,13 +110,96 @@ def test_a_finding_that_was_rejected_meanwhile_is_not_told(
         looks.append(is_still_critical(spool, notice.study, notice.finding, PROMPTS))
         return looks[-1]
 
-    sending = notices.Notices(spool, (ward,), lambda notice, _webhook: posts.append(notice.finding), stands=stands)
+    sending = notices.Notices(spool, (WARD,), lambda notice, _webhook: posts.append(notice.finding), stands=stands)
     wait_until(lambda: bool(looks), what="the finding was looked at")
     sending.close()
 
     assert posts == told
     left = [path.parent.name for path in tmp_path.glob("notices/*/*.json")]
     assert left == {True: [], False: ["waiting"], None: ["told"]}[is_released]
+
+
+def read_and_noticed(spool: Spool) -> Instance:
+    """A film with a pneumothorax, of which the ward is to be told."""
+    film = films.keep(spool, films.thumbnail()).instance
+    pneumothorax = replace(samples.finding(samples.PNEUMOTHORAX), sentence=None)
+    answer = replace(samples.film(findings=(pneumothorax,)), source=film.sop_instance_uid)
+    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
+    notices.take(spool.directory, (WARD,), film.study_uid, {"pneumothorax": "Pneumothorax"})
+    return film
+
+
+class Clock:
+    """Says the time that a test sets, and counts who asks: each turn of the sender does, about what waits."""
+
+    def __init__(self) -> None:
+        self.now, self.asked = 0.0, 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        return self.now
+
+    def turn_to(self, now: float) -> None:
+        """Set the time, and wait for some turns at it."""
+        self.now, begun = now, self.asked
+        wait_until(lambda: self.asked > begun + 3, what="the sender looked what is due")
+
+
+def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(tmp_path: Path) -> None:
+    spool, clock = Spool(tmp_path), Clock()
+    film = read_and_noticed(spool)
+    posts, looks, is_clear = list[str](), list[float](), threading.Event()
+
+    def stands(_notice: Notice) -> bool | None:
+        looks.append(clock.now)
+        return True if is_clear.is_set() else None
+
+    with closing(
+        notices.Notices(
+            spool,
+            (WARD,),
+            lambda notice, _webhook: posts.append(notice.finding),
+            stands=stands,
+            clock=clock,
+            pause_seconds=0.01,
+        )
+    ):
+        for now in (0, 4.9, 5, 14.9, 15, 34.9, 35, 74.9):
+            clock.turn_to(now)
+        waited = list(looks)
+        reject(spool, film, is_released=False)  # a folder and a file: perhaps two looks
+        clock.turn_to(74.9)
+        changed = list(looks)
+        is_clear.set()
+        clock.now = 79.9
+        wait_until(lambda: bool(posts), what="the ward is told")
+
+    assert waited == [0, 5, 15, 35]
+    assert set(changed) - {*waited} == {74.9}
+    assert (posts, looks) == (["pneumothorax"], [*changed, 79.9])
+    assert [path.parent.name for path in tmp_path.glob("notices/*/*.json")] == ["told"]
+
+
+def test_a_notice_whose_sending_cannot_be_noted_is_not_sent_each_second(tmp_path: Path) -> None:
+    spool, clock, posts = Spool(tmp_path), Clock(), list[str]()
+    study = read_and_noticed(spool).study_uid
+    notices.take(tmp_path, (WARD,), study, {"edema": "Edema"})
+    told = tmp_path / "notices" / "told"
+
+    def send(notice: Notice, _webhook: NotifySettings) -> None:
+        if told.is_dir():
+            told.rmdir()
+            told.touch()  # as a disk that is not writable
+        posts.append(notice.finding)
+
+    with closing(notices.Notices(spool, (WARD,), send, stands=lambda _notice: True, clock=clock, pause_seconds=0.01)):
+        clock.turn_to(0)
+        first = sorted(posts)
+        clock.turn_to(5)
+
+    assert first == ["edema", "pneumothorax"]
+    assert sorted(posts) == ["edema", "edema", "pneumothorax", "pneumothorax"]
+    assert len(list(tmp_path.glob("notices/waiting/*.json"))) == 2
 
 
 def test_a_finding_of_a_film_that_came_again_waits_for_its_answer(tmp_path: Path) -> None:
