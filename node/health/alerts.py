@@ -38,6 +38,8 @@ MOST_ATTEMPTS: Final = 15
 MOST_WAITING: Final = 200
 """The most messages that wait; the oldest are given up first."""
 _LONGEST_PAUSE_SECONDS: Final = 5.0
+_TOLERATED_SECONDS: Final = 1.0
+"""By which a wait may be longer than the longest: clocks of several machines differ by less."""
 _LIMIT_SECONDS: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -124,6 +126,11 @@ def wait_seconds(attempts: int, *, longest: float) -> float:
     return min(_FIRST_WAIT_SECONDS * 2.0 ** min(attempts, _MOST_DOUBLINGS), longest)
 
 
+def is_over(next_at: float, *, now: float, longest: float) -> bool:
+    """Whether a wait is over, or longer than any: the clock was set back. Times are in seconds since the epoch."""
+    return not 0 < next_at - now < longest + _TOLERATED_SECONDS
+
+
 def read(directory: Path) -> AlertState:
     """Read the state; empty if there is none, or it cannot be understood."""
     return files.read_known(AlertState, directory / FILE) or AlertState()
@@ -208,7 +215,7 @@ class Alerts:
             state = without_oldest(state)
         if state != before:
             write(self._directory, state)
-        if state.waiting and state.next_at <= time.time():
+        if state.waiting and is_over(state.next_at, now=time.time(), longest=_LONGEST_WAIT_SECONDS):
             write(self._directory, self._sent(state))
 
     def _sent(self, state: AlertState) -> AlertState:

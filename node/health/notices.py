@@ -163,7 +163,7 @@ class Notices:
 
     def _due(self, notice: Notice) -> _Look | None:
         """Return the look that is due at a notice: its study has changed since the last one, or its wait is over."""
-        if notice.next_at > time.time():
+        if not alerts.is_over(notice.next_at, now=time.time(), longest=_LONGEST_WAIT_SECONDS):
             return None
         now, study, last = self._clock(), self._spool.stamp(notice.study, _DECIDING), self._looks.get(notice.id)
         if last is None or last.study != study:

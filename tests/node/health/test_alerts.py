@@ -98,6 +98,16 @@ def test_a_message_is_tried_less_and_less_and_given_up() -> None:
     assert alerts.wait_seconds(2000, longest=300.0) == 300.0, "a notice has no last attempt"
 
 
+def test_a_message_is_sent_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    state = decide(AlertState(), [DOWN], now=datetime.now(UTC) + timedelta(days=1), after_seconds=0.0)
+    alerts.write(tmp_path, alerts.delayed(state, now=time.time() + 86400))
+    sent: list[str] = []
+
+    run(tmp_path, [DOWN], lambda alert: sent.append(alert.title), "alert.sent")
+
+    assert sent == ["archive is down"]
+
+
 def test_of_too_many_messages_the_oldest_are_given_up() -> None:
     found = [replace(DOWN, name=f"archive {number}") for number in range(alerts.MOST_WAITING + 10)]
     state = decide(AlertState(), found, now=NOON, after_seconds=0.0)

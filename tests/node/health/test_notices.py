@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from node.health import notices
 from node.health.notices import Notice
 from node.jobs import gathering
 from node.jobs.answered_film import is_still_critical
+from node.store import files
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.spool import Spool
@@ -178,6 +180,20 @@ def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(t
     assert set(changed) - {*waited} == {74.9}
     assert (posts, looks) == (["pneumothorax"], [*changed, 79.9])
     assert [path.parent.name for path in tmp_path.glob("notices/*/*.json")] == ["told"]
+
+
+def test_a_notice_is_sent_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    spool, posts = Spool(tmp_path), list[str]()
+    read_and_noticed(spool)
+    (path,) = (tmp_path / "notices" / "waiting").glob("*.json")
+    content = files.read_json(path)
+    assert content is not None
+    files.write(path, files.to_json({**content, "attempts": 1, "next_at": time.time() + 86400}))
+
+    with closing(
+        notices.Notices(spool, (WARD,), lambda notice, _webhook: posts.append(notice.id), stands=lambda _notice: True)
+    ):
+        wait_until(lambda: bool(posts), what="the ward is told", limit_seconds=5)
 
 
 def test_a_notice_whose_sending_cannot_be_noted_is_not_sent_each_second(tmp_path: Path) -> None:
