@@ -75,6 +75,13 @@ def test_dwv_labels_every_box(in_dwv: Seen) -> None:
     assert in_dwv.faults == []
 
 
+def test_dwv_names_who_said_what_of_a_corrected_film(browser: Browser, folder: Path) -> None:
+    seen = viewing.view_in_dwv(browser, study("corrected", folder), folder, kind="sr")
+
+    assert seen.faults == []
+    assert len(seen.deviations) == len(cases.BY_A_READER) + 1
+
+
 def test_dicomscope_draws_every_box_at_its_place(in_dicomscope: Seen) -> None:
     assert len(in_dicomscope.deviations) == 5
     assert max(in_dicomscope.deviations) < MOST_DEVIATION

@@ -14,9 +14,9 @@ from typing import Any, Final
 from pydicom.dataset import Dataset
 
 from models.contract import Box, FindingState, PromptKind, PromptReading, Question, ScoredBox
-from node.domain import Film, GroundedSentence, ModelIdentity, Report
+from node.domain import Assessment, Film, GroundedSentence, ModelIdentity, Report
 from node.output_kinds import OUTPUTS
-from node.outputs import answers, asked_question, report_json, wording
+from node.outputs import answers, asked_question, report_json, vocabulary, wording
 from node.outputs.asked_question import AskedQuestion
 from node.outputs.corrected_film import correct
 from node.outputs.source import Source, from_files
@@ -35,7 +35,10 @@ from tests.support.fakes import ScriptedReader
 from tests.support.samples import BERLIN
 
 CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
-_BY_READER: Final = {"moved": "drawn by reader", "added": "added by reader"}
+_BY_READER: Final[Mapping[Assessment | None, str]] = {
+    Assessment.MOVED: "drawn by reader",
+    Assessment.ADDED: "added by reader",
+}
 """What stands in place of the network's percentage."""
 MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 64, engine="scripted")
 
@@ -44,13 +47,15 @@ MODEL: Final = ModelIdentity(name="scripted", version="1", weights_sha256="0" * 
 class ReportedBox:
     """A box of report.json that outputs show: name and state of its finding, its place on the film.
 
-    sure: the percentage, or what a reader said of it, as the report names it
+    sure: the percentage, or what a reader said of it, as the report names its number
+    judged: what a reader said of it, as its short label has it in place of a percentage; "" if nobody did
     """
 
     name: str
     state: str
     sure: str
     box: Box
+    judged: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,7 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
                 state=finding["state"],
                 sure=_sure(finding, box),
                 box=Box(**dict(zip(("left", "top", "right", "bottom"), box["box"], strict=True))),
+                judged="" if (said := _said(finding, box)) is None else vocabulary.READER[said],
             )
             for finding in film["findings"]
             if finding["state"] != "absent"
@@ -115,9 +121,13 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
 
 
 def _sure(finding: Mapping[str, Any], box: Mapping[str, Any]) -> str:
-    said = box.get("reader") or finding.get("reader")
-    named = None if said is None else _BY_READER.get(said["what"])
+    named = _BY_READER.get(_said(finding, box))
     return named or str(wording.whole_percent(finding["probability"]))
+
+
+def _said(finding: Mapping[str, Any], box: Mapping[str, Any]) -> Assessment | None:
+    said = box.get("reader") or finding.get("reader")
+    return None if said is None else Assessment(said["what"])
 
 
 class CaseReader(ScriptedReader):

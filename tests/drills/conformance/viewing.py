@@ -169,7 +169,8 @@ def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> S
         _keep(scratch, f"{study.case.name}-{kind}-{number}", png)
         seen.faults += [f"{where}: {fault}" for fault in wrong]
         compare(seen, pictures.colored(pictures.read(png)), boxes, placing, where=where)
-        seen.faults += _faults_of_labels(labels, boxes, where)
+        labeled = [replace(box, sure=box.judged or box.sure) for box in boxes]
+        seen.faults += _faults_of_labels(labels, labeled, where)
     return seen
 
 
