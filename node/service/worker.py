@@ -12,7 +12,7 @@ node works. Where the settings let nobody see patients, the ledger's patients ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -244,7 +244,8 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
     executor.deliver(executor.forgotten(ledger.open_deliveries()))
     spool, known, noted = shared.spool, ledger.delivered_studies(), ledger.studies()
     for study_uid in spool.studies():
-        deliveries = [] if study_uid in known else list(_deliveries(shared, study_uid))
+        receivers = shared.destinations.values()
+        deliveries = [] if study_uid in known else deliveries_of_study(spool, receivers, study_uid)
         if deliveries:
             executor.deliver(deliveries)
             for delivery in deliveries:
@@ -260,18 +261,22 @@ def _restore(shared: Shared, ledger: Ledger, executor: Executor, client: Client)
             ledger.add_finished_study(study_uid)
 
 
-def _deliveries(shared: Shared, study_uid: str) -> Iterator[Delivery]:
+def deliveries_of_study(spool: Spool, destinations: Collection[DestinationSettings], study_uid: str) -> list[Delivery]:
     """Return every delivery of a study's finished rounds and released answers; which of them were sent is unknown.
 
-    Void outputs are left out: if one was sent, its rejection follows it.
+    Void outputs are left out: if one was sent, its rejection follows it. An unchanged output of several rounds is
+    delivered once.
     """
-    rounds = [mark.outputs for mark in shared.spool.rounds(study_uid)]
+    rounds = [mark.outputs for mark in spool.rounds(study_uid)]
     void = {uid for outputs in rounds for output in outputs for uid in output.voids}
-    for outputs in (*rounds, tuple(questions.released_outputs(shared.spool, study_uid))):
-        for _, receiver in shared.destinations.items():
-            for output in (output for output in outputs if receiver.name in output.receivers):
-                if output.sop_instance_uid not in void and shared.spool.has_output(output):
-                    yield delivery_of(receiver.name, output)
+    found = (
+        delivery_of(receiver.name, output)
+        for outputs in (*rounds, tuple(questions.released_outputs(spool, study_uid)))
+        for receiver in destinations
+        for output in outputs
+        if receiver.name in output.receivers and output.sop_instance_uid not in void and spool.has_output(output)
+    )
+    return list(dict.fromkeys(found))
 
 
 class LedgerFiller(Periodic):

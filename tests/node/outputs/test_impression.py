@@ -236,10 +236,18 @@ def test_a_wide_heart_is_said_where_its_ratio_is_comparable(
     assert told == (said.keys() - {"gsps"} if is_said else set())
 
 
-def test_after_cardiomegaly_is_rejected_no_heart_is_wide() -> None:
-    heart = replace(rejected(), prompt="cardiomegaly", site=samples.HEART)
+@pytest.mark.parametrize(
+    ("of", "is_said"),
+    [
+        (replace(rejected(), site=samples.HEART), False),
+        (replace(absent(), site=samples.HEART), True),  # by the network
+        (rejected(), True),  # of another site
+    ],
+)
+def test_after_a_finding_of_the_heart_is_rejected_no_heart_is_wide(of: Finding, is_said: bool) -> None:
+    lines = impression.of_film(replace(film(findings=(of,)), ratio=ratio_of(67, None)))
 
-    assert "Wide heart" not in " ".join(impression.of_film(replace(film(findings=(heart,)), ratio=ratio_of(67, None))))
+    assert ("Wide heart" in " ".join(lines)) is is_said
 
 
 def reviewed() -> Film:

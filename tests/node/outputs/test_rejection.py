@@ -21,6 +21,7 @@ from node.domain import Delivery, DeliveryState, OutputObject
 from node.hl7.text import read
 from node.outputs import rejection
 from node.outputs.parts import divide
+from node.service.worker import deliveries_of_study
 from node.settings.destinations import DicomDestination
 from node.store.spool import Spool
 from node.store.study_facts import rejections_of
@@ -476,6 +477,26 @@ def test_what_is_void_is_not_sent_any_more(tmp_path: Path, attempts: int) -> Non
     assert [bench.ledger.delivery_state(delivery) for delivery in waiting] == [DeliveryState.ABANDONED] * 2
     assert sorted(delivery.kind for delivery in second) == ["gsps", *["rejection"] * attempts, "sr"]
     assert not bench.ledger.set_delivery(waiting[0], DeliveryState.SENDING, attempts=1)
+
+
+def test_what_is_void_is_not_sent_after_the_database_is_lost(tmp_path: Path) -> None:
+    bench, wrong, another = Bench(tmp_path), film("film", None, **X), {**X, "PatientID": "P-2"}
+    bench.receive(wrong)
+    bench.round()
+    bench.answer(str(wrong.SOPInstanceUID))
+    bench.receive(film("film", None, **another))
+    written = bench.round()
+    bench.receive(film("late", None, **another))
+    written += bench.round()
+
+    added = DicomDestination(name="added", ae_title="ADDED", host=peers.LOOPBACK, port=104, outputs=("sr",))
+    destinations = [*bench.steps.destinations.values(), added]
+    restored = deliveries_of_study(bench.spool, destinations, STUDY)
+
+    assert "rejection" in {delivery.kind for delivery in restored}
+    assert sorted(delivery.id for delivery in restored) == sorted(delivery.id for delivery in written)
+    assert bench.spool.remove_study(STUDY)
+    assert deliveries_of_study(bench.spool, destinations, STUDY) == []
 
 
 def test_a_step_that_runs_again_after_a_correction_writes_the_same(tmp_path: Path) -> None:

@@ -164,9 +164,14 @@ def rotated(_directory: Path) -> Scripted:
     return Rotated(effusion(0.8, scored(0.35, 0.7)), said=[ON_THE_LEFT])
 
 
-@pytest.mark.parametrize(("opened", "side"), [("straight", None), ("rotated", Side.LEFT)])
-def test_sides_go_by_the_spine_that_a_network_locates(tmp_path: Path, opened: str, side: Side | None) -> None:
-    path = films.saved(tmp_path, films.thumbnail({"PatientOrientation": ["L", "F"]}))
+@pytest.mark.parametrize(
+    ("opened", "orientation", "side"),
+    [("straight", ["L", "F"], None), ("rotated", ["L", "F"], Side.LEFT), ("rotated", None, None)],
+)
+def test_sides_go_by_the_spine_that_a_network_locates(
+    tmp_path: Path, opened: str, orientation: list[str] | None, side: Side | None
+) -> None:
+    path = films.saved(tmp_path, films.thumbnail({"PatientOrientation": orientation}))
     reader = model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:{opened}")
 
     film = answer_film(path, reader, PROMPTS).film
@@ -174,7 +179,7 @@ def test_sides_go_by_the_spine_that_a_network_locates(tmp_path: Path, opened: st
 
     assert film is not None
     [found] = [finding for finding in film.findings if finding.boxes]
-    assert (found.side, film.middle) == (side, None if side is None else 0.38)
+    assert (found.side, film.middle) == (side, 0.38 if opened == "rotated" else None)
     assert {"left" in sentence for sentence in (film.sentences[0].text, answer.sentence)} == {side is Side.LEFT}
     header = header_reading.read_header(path)
     assert sides_of(film, header)(found.boxes[0].box) == side  # of a box that a reader corrects
