@@ -488,6 +488,7 @@ def test_what_is_void_is_not_sent_after_the_database_is_lost(tmp_path: Path) -> 
     written = bench.round()
     bench.receive(film("late", None, **another))
     written += bench.round()
+    written += bench.answer(str(wrong.SOPInstanceUID), 2)
 
     added = DicomDestination(name="added", ae_title="ADDED", host=peers.LOOPBACK, port=104, outputs=("sr",))
     destinations = [*bench.steps.destinations.values(), added]

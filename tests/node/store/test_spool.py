@@ -580,6 +580,17 @@ def test_changed_pixels_are_kept_aside_reported_and_not_read(tmp_path: Path) -> 
         assert node.count("cxr_instances_total", outcome="repeated") == 1
 
 
+def test_each_of_several_conflicts_is_kept_once(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    first, second = repainted(film), repainted(renamed(film))
+    with listening(tmp_path) as node:
+        for version in (film, first, second, first):
+            assert send(node, version) == 0x0000
+
+        assert len(node.spool.conflicts(film.StudyInstanceUID)) == 2
+        assert node.count("cxr_instances_total", outcome="repeated") == 1
+
+
 def test_a_correction_that_is_taken_back_is_a_third_version(tmp_path: Path) -> None:
     film = films.thumbnail()
     with listening(tmp_path) as node:
