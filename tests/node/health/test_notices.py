@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import threading
 import time
 from contextlib import closing
@@ -16,8 +17,8 @@ import pytest
 from models.documents import encode
 from node import config
 from node.config import NotifySettings, Settings
-from node.errors import ConfigError
-from node.health import notices
+from node.errors import ConfigError, RetryLater
+from node.health import alerts, notices
 from node.health.notices import Notice
 from node.jobs import gathering
 from node.jobs.answered_film import is_still_critical
@@ -272,6 +273,45 @@ def test_notices_leave_with_their_study(tmp_path: Path) -> None:
     notices.remove_gone(Spool(tmp_path))  # it has no such study
 
     assert [path.name for path in tmp_path.glob("notices/*/*.json")] == []
+
+
+@pytest.mark.parametrize("why", ["told", "gone"])
+def test_a_notice_that_was_told_or_whose_study_is_gone_is_not_sent(why: str, tmp_path: Path) -> None:
+    spool, posts = Spool(tmp_path), list[str]()
+    study = STUDY if why == "gone" else films.keep(spool, films.thumbnail()).instance.study_uid
+    notices.take(tmp_path, (WARD,), study, {"pneumothorax": "Pneumothorax"})
+    [waiting] = (tmp_path / "notices" / "waiting").iterdir()
+    if why == "told":  # by another process, while this one stored it
+        shutil.copy(waiting, tmp_path / "notices" / "told")
+
+    with closing(
+        notices.Notices(spool, (WARD,), lambda notice, _webhook: posts.append(notice.id), stands=lambda _notice: True)
+    ):
+        wait_until(lambda: not waiting.exists(), what="the notice left")
+
+    assert posts == []
+
+
+def test_a_webhook_that_fails_gets_one_notice_a_look_and_each_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alerts, "_FIRST_WAIT_SECONDS", 60.0)
+    spool, tried = Spool(tmp_path), list[str]()
+    notices.take(tmp_path, (WARD,), read_and_noticed(spool).study_uid, {"edema": "Edema"})
+
+    def fail(notice: Notice, _webhook: NotifySettings) -> None:
+        tried.append(notice.finding)
+        raise RetryLater("busy")
+
+    def look() -> None:
+        before = len(tried)
+        with closing(notices.Notices(spool, (WARD,), fail, stands=lambda _notice: True, pause_seconds=60.0)):
+            wait_until(lambda: len(tried) > before, what="a look")
+
+    look()
+    look()
+
+    assert sorted(tried) == ["edema", "pneumothorax"]
 
 
 def test_another_node_gives_the_same_study_another_number(tmp_path: Path) -> None:
