@@ -268,6 +268,8 @@ def test_a_batch_is_refused_in_words(
         ("DC", "", True),
         ("OD", "", True),
         ("CR", "", True),
+        ("DR", "", True),
+        ("ca", "", True),
         ("CA", "IP", True),
         ("SC", "IP", False),
         ("SC", "CM", False),

@@ -110,6 +110,8 @@ def test_a_missing_box_gives_no_ratio(missing: str) -> None:
         pytest.param(chest(heart=(0.5, 0.5, 0.91, 0.8)), id="heart beyond the left lung"),
         pytest.param(chest(right=(0.55, 0.1, 0.85, 0.9)), id="lungs on one side"),
         pytest.param(chest(right=(0.55, 0.1, 0.9, 0.9), left=(0.1, 0.1, 0.45, 0.9)), id="lungs exchanged"),
+        pytest.param(chest(heart=(0.3, 0.5, 0.5, 0.8), right=(0.1, 0.1, 0.9, 0.9)), id="right lung on both sides"),
+        pytest.param(chest(heart=(0.5, 0.5, 0.7, 0.8), left=(0.1, 0.1, 0.9, 0.9)), id="left lung on both sides"),
         pytest.param(chest(right=(0.1, 0.1, 0.45, 0.4), left=(0.55, 0.5, 0.9, 0.9)), id="lungs share no rows"),
         pytest.param(chest(heart=(0.36, 0.9, 0.66, 0.99)), id="heart shares no rows with the lungs"),
         pytest.param(chest(right=(EDGE - 0.002, 0.1, 0.45, 0.9)), id="cut on the right"),
