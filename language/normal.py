@@ -41,7 +41,7 @@ class Normality:
         by_normal = cues().denied_by_normal
         if self.is_acute:
             return frozenset(by_normal["acute"]) if self.is_of_all else frozenset()
-        found = set(by_normal["lungs"]) if self.is_of_all and self.organs <= {"lung"} else set()
+        found = set(by_normal["lungs"]) if self.is_of_all else set()
         if "bone" in self.organs and not self.sides:
             found |= set(by_normal["bone"])
         return frozenset(found)
