@@ -217,7 +217,7 @@ def _add_choices(parser: argparse.ArgumentParser) -> None:
         type=share,
         metavar="NUMBER",
         default=MOST_FALSE,
-        help="the most expected present findings on the average film without a finding, by thresholds that the "
+        help="limit of the present findings expected on the average film without a finding, by thresholds that the "
         "task films chooses on other patients; default: %(default)s",
     )
 

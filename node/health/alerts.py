@@ -97,12 +97,13 @@ def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_
     for trouble in found:
         alert = _begun(trouble, now)
         entry = before.pop(trouble.key, Known(alert=alert, found_at=at))
+        entry = replace(entry, found_at=min(entry.found_at, at))  # the clock may have been set back
         if not entry.is_told and at - entry.found_at >= after_seconds:
             entry = replace(entry, alert=alert, is_told=True)
             told.append(alert)
         known[trouble.key] = replace(entry, gone_at=None, most_waiting=max(entry.most_waiting, trouble.waiting))
     for key, entry in before.items():
-        gone_at = None if _is_unknown(entry.alert, found) else entry.gone_at or at
+        gone_at = None if _is_unknown(entry.alert, found) else min(entry.gone_at or at, at)
         if gone_at is None or (entry.is_told and at - gone_at < after_seconds):
             known[key] = replace(entry, gone_at=gone_at)
         elif entry.is_told:

@@ -24,7 +24,7 @@ from starlette.templating import Jinja2Templates
 from node.dicom import identity
 from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
-from node.errors import InputError, OtherForm
+from node.errors import InputError
 from node.health import notices
 from node.jobs import answered_film
 from node.jobs.patients import EarlierFilm, obstacle_of
@@ -223,7 +223,7 @@ def _another_waits(parts: WebParts, film: tuple[str, str]) -> bool:
     """Return whether the review queue has a film after this one, given by its study and UID."""
     try:
         return next_film(parts, after=film) is not None
-    except OtherForm:  # another program wrote a document of the queue: the link leads to the reason
+    except (ValueError, OSError):  # a document of another study of the queue cannot be read: the link leads to it
         return True
 
 

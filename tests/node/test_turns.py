@@ -59,10 +59,10 @@ def test_a_film_that_has_waited_long_goes_before_a_person() -> None:
 
 
 def test_a_person_goes_before_films_that_take_turns() -> None:
-    users = Users(Turns(patience_seconds=0.2))
+    users = Users(Turns(patience_seconds=1.0))
     with users.turns.turn():
         users.begin("film", is_person=False)
-        time.sleep(0.3)
+        time.sleep(1.1)
         users.begin("person", is_person=True)
 
     assert users.finish() == ["person", "film"]

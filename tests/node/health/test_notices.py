@@ -18,7 +18,7 @@ from models.documents import encode
 from node import config
 from node.config import NotifySettings, Settings
 from node.errors import ConfigError, RetryLater
-from node.health import alerts, notices
+from node.health import notices
 from node.health.notices import Notice
 from node.jobs import gathering
 from node.jobs.answered_film import is_still_critical
@@ -292,10 +292,7 @@ def test_a_notice_that_was_told_or_whose_study_is_gone_is_not_sent(why: str, tmp
     assert posts == []
 
 
-def test_a_webhook_that_fails_gets_one_notice_a_look_and_each_in_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(alerts, "_FIRST_WAIT_SECONDS", 60.0)
+def test_a_webhook_that_fails_gets_one_notice_a_look_and_each_in_its_turn(tmp_path: Path) -> None:
     spool, tried = Spool(tmp_path), list[str]()
     notices.take(tmp_path, (WARD,), read_and_noticed(spool).study_uid, {"edema": "Edema"})
 

@@ -195,11 +195,17 @@ def test_a_page_names_a_next_film_only_while_one_waits(tmp_path: Path) -> None:
     assert names_next()
 
 
-def test_a_page_is_shown_though_another_study_of_the_queue_cannot_be_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["corrections", "readings"])
+def test_a_page_is_shown_though_another_study_of_the_queue_cannot_be_read(tmp_path: Path, kind: str) -> None:
     node = finished(tmp_path, FindingState.INDETERMINATE)
     second = films.as_another(films.thumbnail(), "second", study="second")
     node.read(second)
-    node.spool.keep_document(str(second.StudyInstanceUID), "corrections", f"{1:032x}", {"form": "another program's"})
+    uid = str(second.StudyInstanceUID)
+    if kind == "corrections":
+        node.spool.keep_document(uid, "corrections", f"{1:032x}", {"form": "another program's"})
+    else:
+        ((_, reading),) = node.spool.readings(uid)
+        node.spool.keep_reading(uid, "later", {key: value for key, value in reading.items() if key != "view"})
 
     page = node.client().get(f"/studies/{STUDY}")
 
