@@ -196,6 +196,7 @@ class Alerts:
     ) -> None:
         self._directory, self._look, self._send = directory, look, send
         self._after_seconds = after_seconds
+        self._unwritten: AlertState | None = None
         pause = min(_LONGEST_PAUSE_SECONDS, after_seconds)
         self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
 
@@ -209,15 +210,24 @@ class Alerts:
                 self._tell()
 
     def _tell(self) -> None:
-        before, found = read(self._directory), tuple(self._look())
+        before, found = self._unwritten or read(self._directory), tuple(self._look())
         state = decide(before, found, now=datetime.now(UTC), after_seconds=self._after_seconds)
         while state.is_to_give_up:
             log.get().error("alert.lost", name=state.waiting[0].title, attempts=state.attempts)
             state = without_oldest(state)
-        if state != before:
-            write(self._directory, state)
+        if state != before or self._unwritten is not None:
+            self._keep(state)
         if state.waiting and is_over(state.next_at, now=time.time(), longest=_LONGEST_WAIT_SECONDS):
-            write(self._directory, self._sent(state))
+            self._keep(self._sent(state))
+
+    def _keep(self, state: AlertState) -> None:
+        """Write the state; while the disk takes nothing, which is a trouble of its own, keep it in memory."""
+        try:
+            write(self._directory, state)
+        except OSError:
+            self._unwritten = state
+        else:
+            self._unwritten = None
 
     def _sent(self, state: AlertState) -> AlertState:
         """Send the oldest alert; return the state without it, or with its next attempt."""

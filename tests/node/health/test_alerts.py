@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import time
 from collections import Counter
@@ -172,6 +174,30 @@ def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None
     run(tmp_path, [DOWN, FULL], lambda alert: sent.append(alert.title), "alert.sent", count=2)
 
     assert sent == ["archive is down", "the disk is full"]
+
+
+def test_an_alert_is_sent_once_while_the_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, looks = list[str](), Counter[str]()
+
+    def look() -> Sequence[Trouble]:
+        looks["all"] += 1
+        return [FULL]
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", fail)
+        running = Alerts(tmp_path, look, lambda alert: sent.append(alert.title), after_seconds=0.05)
+        peers.wait_until(lambda: len(sent) > 0, what="the alert")
+        before = looks["all"]
+        peers.wait_until(lambda: looks["all"] > before + 2, what="two more looks")
+        assert alerts.read(tmp_path) == AlertState()
+    peers.wait_until((tmp_path / alerts.FILE).is_file, what="the state on disk")
+    running.close()
+
+    assert sent == ["the disk is full"]
+    assert alerts.read(tmp_path).known
 
 
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
