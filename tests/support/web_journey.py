@@ -124,6 +124,9 @@ def _find(room: Room, journey: Journey, seen: Browsed) -> None:
     expect(link).to_be_visible(timeout=SLOW)
     expect(page.locator("td.impression").first).to_contain_text("Opacity", timeout=SLOW)
     room.orthanc.wait_for_count(_OBJECTS, study_uid=uid)
+    expect(page.locator("tr").filter(has=page.locator(f'a[href="/studies/{uid}"]'))).to_contain_text(
+        "finished", timeout=SLOW
+    )
     journey.keep(page, "worklist")
     link.focus()
     page.keyboard.press("Enter")
