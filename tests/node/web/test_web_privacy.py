@@ -299,10 +299,13 @@ def test_neither_commands_nor_metrics_tell_of_a_patient(node: Node, tmp_path: Pa
 
 
 def test_no_log_line_holds_a_value_of_a_patient_or_what_a_user_typed(node: Node) -> None:
-    assert node.ask("POST", f"{OF_FILM}/questions", {"questions": [{"prompt": f"{MARK} effusion"}]}).status_code == 201
-    node.ask("POST", f"{OF_FILM}/replies", {"text": f"has {MARK} an effusion?"})
+    other = films.as_another(FILM, "typed", study="typed")  # other tests find nothing that was typed about theirs
+    node.service.read(other)
+    path = f"/api/v1/studies/{other.StudyInstanceUID}/films/{other.SOPInstanceUID}"
+    assert node.ask("POST", f"{path}/questions", {"questions": [{"prompt": f"{MARK} effusion"}]}).status_code == 201
+    node.ask("POST", f"{path}/replies", {"text": f"has {MARK} an effusion?"})
     reworded = {"kind": "reword", "prompt": "pleural_effusion", "text": f"{MARK} has an effusion."}
-    assert node.ask("POST", f"{OF_FILM}/corrections", reworded).status_code == 202
+    assert node.ask("POST", f"{path}/corrections", reworded).status_code == 202
     for request in bad_requests():
         node.ask(*request[:3], kind=request[3])
     node.service.wait_for("correction.made")
