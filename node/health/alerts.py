@@ -221,7 +221,7 @@ class Alerts:
             self._keep(self._sent(state))
 
     def _keep(self, state: AlertState) -> None:
-        """Write the state; while the disk takes nothing, which is a trouble of its own, keep it in memory."""
+        """Write the state; while the disk is not writable, which is a trouble of its own, keep it in memory."""
         try:
             write(self._directory, state)
         except OSError:

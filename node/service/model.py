@@ -90,19 +90,18 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
     `model.uncompared` accepts it.
     """
     served, wanted = ServedModels(settings.storage.directory), _as_compared(model, prompts)
-    has_served_any = served.has_any()  # looked at first: another process may be admitting it
     if served.has(wanted):
         return
     names: JsonObject = {"model": wanted.model, "prompts": wanted.prompts}
     thresholds = {"thresholds": chosen} if (chosen := read_threshold_changes(settings.model.directory)) else {}
-    if has_served_any:
-        try:
-            compared = _compared(settings, wanted, served)
-        except InputError:
-            if settings.model.uncompared != "accept":
-                raise
-            log.get().warning("model.accepted", **names, **thresholds)
-        else:
+    try:
+        compared = _comparison_for(settings, wanted, served)
+    except InputError:
+        if settings.model.uncompared != "accept":
+            raise
+        log.get().warning("model.accepted", **names, **thresholds)
+    else:
+        if compared is not None:
             log.get().info(
                 "model.promoted",
                 **names,
@@ -117,14 +116,17 @@ def admit(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> None:
 
 def refusal(settings: Settings, model: ModelIdentity, prompts: PromptSet) -> str | None:
     """Return why `admit` would refuse a model, with the remedy; None if it would not. Stores nothing."""
-    served, wanted = ServedModels(settings.storage.directory), _as_compared(model, prompts)
-    if settings.model.uncompared == "accept" or not served.has_any() or served.has(wanted):
-        return None
     try:
-        _compared(settings, wanted, served)
+        _comparison_for(settings, _as_compared(model, prompts), ServedModels(settings.storage.directory))
     except InputError as error:
-        return str(error)
+        return None if settings.model.uncompared == "accept" else str(error)
     return None
+
+
+def _comparison_for(settings: Settings, wanted: ComparedModel, served: ServedModels) -> ModelComparison | None:
+    """Return the comparison that a model needs; None if the node has served it, or none yet. Raises InputError."""
+    has_served_any = served.has_any()  # looked at first: another process may be admitting the model
+    return _compared(settings, wanted, served) if has_served_any and not served.has(wanted) else None
 
 
 class ServedModels:

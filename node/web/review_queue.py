@@ -7,7 +7,7 @@ STAT studies come first, then the film whose finding is most urgent (`outputs.vo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -68,13 +68,12 @@ def queue(parts: WebParts, *, limit: int, with_finished: bool = False) -> Review
 
     Raises NodeError when the database cannot be read.
     """
-    rows = to_review(parts.settings.storage)
-    received_of = cache(lambda study_uid: received_films(study_uid, parts.spool, parts.prompts()))
+    rows, films_of = to_review(parts.settings.storage), _films_of(parts)
     films: list[ReviewFilm] = []
     for number, row in enumerate(rows):
         if len(films) == limit:
             return ReviewQueue(films=tuple(films), total=limit + len(rows) - number)
-        films += (film for film in _waiting(row, received_of(row.study_uid)) if with_finished or not film.finished)
+        films += (film for film in films_of(row) if with_finished or not film.finished)
     return ReviewQueue(films=tuple(films), total=len(films))
 
 
@@ -84,14 +83,16 @@ def next_film(parts: WebParts, *, after: tuple[str, str]) -> ReviewFilm | None:
     after: study and UID
     Raises NodeError when the database cannot be read.
     """
-    rows = to_review(parts.settings.storage)
+    rows, films_of = to_review(parts.settings.storage), _films_of(parts)
     place = next((number for number, row in enumerate(rows, 1) if (row.study_uid, row.film) == after), 0)
-    for row in (*rows[place:], *rows[:place]):
-        if (row.study_uid, row.film) != after:
-            for film in _waiting(row, received_films(row.study_uid, parts.spool, parts.prompts())):
-                if not film.finished:
-                    return film
-    return None
+    others = (row for row in (*rows[place:], *rows[:place]) if (row.study_uid, row.film) != after)
+    return next((film for row in others for film in films_of(row) if not film.finished), None)
+
+
+def _films_of(parts: WebParts) -> Callable[[ReviewRow], Iterator[ReviewFilm]]:
+    """Return the function that yields the film of a row; it reads each study once."""
+    received_of = cache(lambda study_uid: received_films(study_uid, parts.spool, parts.prompts()))
+    return lambda row: _waiting(row, received_of(row.study_uid))
 
 
 def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFilm]:

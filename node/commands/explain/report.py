@@ -40,10 +40,10 @@ def to_json(explanation: StudyExplanation, settings: Settings, settings_file: Pa
         {**row.pop("delivery"), **row} for row in (asdict(delivery) for delivery in explanation.deliveries)
     ]
 
-    def told(moment: datetime) -> str:
+    def local(moment: datetime) -> str:
         return moment.astimezone(settings.site.zone).isoformat(timespec="seconds")
 
-    return json.dumps(content, indent=2, default=told)
+    return json.dumps(content, indent=2, default=local)
 
 
 def render(explanation: StudyExplanation, settings: Settings, settings_file: Path) -> str:

@@ -176,7 +176,7 @@ def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None
     assert sent == ["archive is down", "the disk is full"]
 
 
-def test_an_alert_is_sent_once_while_the_disk_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_alert_is_sent_once_while_the_disk_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent, looks = list[str](), Counter[str]()
 
     def look() -> Sequence[Trouble]:
