@@ -18,7 +18,7 @@ import numpy as np
 
 from models.boxes import to_corners
 from models.command import command_parser, run
-from models.lab.phantoms.others import OTHER_KINDS, OtherKind, other_film
+from models.lab.phantoms.non_frontal import OTHER_KINDS, OtherKind, other_film
 from models.lab.phantoms.picture import phantom
 from models.lab.phantoms.report import hints_of
 from models.lab.phantoms.sets import PhantomSet, parse_set, split_of

@@ -43,7 +43,7 @@ ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "co
 REJECTIONS: Final = ("quality", "patient_safety", "worklist", "retention")
 """Why films are rejected (`store.study_facts`)."""
 ReviewReason: TypeAlias = Literal["contradicted", "near_threshold", "uncalibrated"]
-"""Why a film waits for review (`outputs.counted`)."""
+"""Why a film waits for review (`outputs.ledger_rows`)."""
 DAMAGES: Final = ("film", "output", "database")
 Guarded: TypeAlias = Literal["gather", "place", "plan", "read", "write", "finish"]
 """The steps that park a study when they fail."""

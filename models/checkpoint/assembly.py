@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint import published
-from models.checkpoint.contents import Contents, Kind
+from models.checkpoint.source_kind import Contents, Kind
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Manifest, NetworkSizes
 from models.random_weights import draw, shapes_of

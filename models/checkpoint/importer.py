@@ -17,9 +17,9 @@ from pathlib import Path
 
 from models.checkpoint.assembly import UNTRAINED, FloatArray, Network, Rest, assemble
 from models.checkpoint.card import complete, section
-from models.checkpoint.contents import Contents, Kind, recognize
 from models.checkpoint.files import verify, write_stream
 from models.checkpoint.find import Found, find
+from models.checkpoint.source_kind import Contents, Kind, recognize
 from models.checkpoint.unpickle import open_weights
 from models.checkpoint.weights import load_weights
 from models.decisions import Decisions

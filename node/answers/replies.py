@@ -17,7 +17,7 @@ from models.contract import Box, FindingState, Question, Side
 from node.answers.comparison import REST, Change, FilmComparison
 from node.answers.questions import Query, Topic
 from node.domain import Film, FilmView, Finding, FindingBox, GroundedSentence
-from node.outputs import impression, measured, wording
+from node.outputs import impression, ratio_text, wording
 from node.outputs.vocabulary import UNMEASURED, by_urgency, name_of, said_of
 from node.prompt_set import PromptSet
 from node.read.findings import PARTS, ZONES, covered, zone_of
@@ -159,8 +159,8 @@ def _presence(query: Query, film: Film) -> Iterator[_Said]:
     """Yield the findings; an enlarged heart with its measurement."""
     for key, finding in _asked_for(query, film):
         yield _stated(finding, query) if finding is not None else _unasked(key)
-    if _HEART in query.findings and (ratio := measured.ratio_of(film)) is not None:
-        value, _widths, *rest, _use = measured.lines(ratio)
+    if _HEART in query.findings and (ratio := ratio_text.ratio_of(film)) is not None:
+        value, _widths, *rest, _use = ratio_text.lines(ratio)
         yield _Said(text=" ".join((f"{value}.", *rest)))
 
 

@@ -20,9 +20,9 @@ from pydicom.uid import (
     GrayscaleSoftcopyPresentationStateStorage,
 )
 
-from node.dicom import attributes, drawn_reports, drawn_states, identity
-from node.dicom.drawn import LeftOut, MarkedQuestion, words
+from node.dicom import attributes, gsps_questions, identity, sr_questions
 from node.dicom.header import read_meta
+from node.dicom.marked_question import LeftOut, MarkedQuestion, words
 from node.domain import ObjectReference, is_uid
 from node.errors import InputError, is_of_disk, is_of_file
 
@@ -143,7 +143,7 @@ def read(dataset: Dataset) -> QuestionObject:
 
 
 def _drawn(dataset: Dataset, sop_class: str) -> Iterator[MarkedQuestion | LeftOut]:
-    return drawn_states.questions(dataset) if sop_class in STATES else drawn_reports.questions(dataset)
+    return gsps_questions.questions(dataset) if sop_class in STATES else sr_questions.questions(dataset)
 
 
 def _is_own(dataset: Dataset) -> bool:

@@ -16,7 +16,7 @@ from models.contract import Box, Question
 from node import log
 from node.config import QuestionsSettings
 from node.dicom import header_reading, question_object
-from node.dicom.drawn import LeftOut, MarkedQuestion, clipped
+from node.dicom.marked_question import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
 from node.jobs import answers

@@ -20,7 +20,7 @@ from node.jobs import answers, gathering
 from node.jobs.lost import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
-from node.outputs import counted, vocabulary
+from node.outputs import ledger_rows, vocabulary
 from node.outputs.sr.items import FORMS
 from node.pipeline import Pipeline, RoundOutputs
 from node.rounds.planned import Round, known_to
@@ -175,11 +175,11 @@ class Steps:
             for delivery in itertools.chain.from_iterable(deliveries.values()):
                 self.ledger.add_delivery(delivery)
             self._replace_lost(planned.study_uid, outputs)
-            rows = counted.rows_of(facts, written.films, zone=self.pipeline.zone)
+            rows = ledger_rows.rows_of(facts, written.films, zone=self.pipeline.zone)
             self.ledger.statistics.replace(planned.study_uid, rows)
             return WrittenRound(
                 mark=written.mark,
-                reviews=tuple(counted.review_rows(facts, written.films)),
+                reviews=tuple(ledger_rows.review_rows(facts, written.films)),
                 queued=Queued(
                     deliveries={name: queued for name, queued in deliveries.items() if queued}, started=time.time()
                 ),

@@ -32,7 +32,7 @@ from node.character_sets import visible
 from node.dicom import identity
 from node.domain import Film, Finding, FindingBox, Note, OutputObject, ReaderMark, Report, derive_uid
 from node.hl7.order import Order
-from node.outputs import impression, measured, report_txt, vocabulary, wording
+from node.outputs import impression, ratio_text, report_txt, vocabulary, wording
 from node.outputs.messages import MessageWriter, Place, SentMessage, accession_of, as_output, state_in_words, zone_of
 from node.outputs.oru import abnormal_flag
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
@@ -138,10 +138,10 @@ class _Maker:
             marks = [mark for mark in (finding.reader, *(box.reader for box in finding.boxes)) if mark is not None]
             if marks:
                 yield self._provenance(observed, max(marks, key=lambda mark: mark.at), derive_uid("reader", uid))
-        if (ratio := measured.ratio_of(film)) is not None:
+        if (ratio := ratio_text.ratio_of(film)) is not None:
             resource = self._observed(RATIO, [image]) | {
-                "valueQuantity": _quantity(float(measured.value(ratio)), NO_UNITS),
-                "note": [{"text": measured.comparison(ratio)}],
+                "valueQuantity": _quantity(float(ratio_text.value(ratio)), NO_UNITS),
+                "note": [{"text": ratio_text.comparison(ratio)}],
             }
             yield self._result(_entry(resource, self._uid("ratio", film.source)))
 

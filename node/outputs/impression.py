@@ -13,7 +13,7 @@ from typing import Final
 from models.contract import FindingState
 from node.dicom import identity
 from node.domain import Film, Finding, Report
-from node.outputs import measured, vocabulary, wording
+from node.outputs import ratio_text, vocabulary, wording
 from node.outputs.vocabulary import STATES, by_urgency, urgency
 from node.read.findings import zone_of
 
@@ -26,7 +26,7 @@ def of_film(film: Film) -> list[str]:
     """Return the impression of one film, one text a line."""
     if not film.is_read:
         return [wording.not_processed(film), *wording.cautions_of_header(film)]
-    heart = measured.wide_heart(film)
+    heart = ratio_text.wide_heart(film)
     found = [*_found(film), *([] if heart is None else [heart])]
     nothing = [] if wording.reported(film) else [f"{wording.nothing_reported(film)} {_NOT_NORMAL}"]
     return [*found, *nothing, *wording.cautions(film), _rest(film)]

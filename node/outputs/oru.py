@@ -33,7 +33,7 @@ from node.dicom.dates import offset_of
 from node.domain import Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable, read
-from node.outputs import impression, measured, report_txt, vocabulary, wording
+from node.outputs import impression, ratio_text, report_txt, vocabulary, wording
 from node.outputs.messages import MessageWriter, SentMessage, accession_of, as_output, state_in_words, zone_of
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
@@ -251,7 +251,7 @@ def _observations(report: Report, documents: Iterable[OutputObject]) -> Iterator
     for number, film in enumerate(report.films, 1):
         for finding in vocabulary.by_urgency(film.findings):
             yield from _finding(finding, film=str(number))
-        if (ratio := measured.ratio_of(film)) is not None:
+        if (ratio := ratio_text.ratio_of(film)) is not None:
             yield from _ratio(ratio, film=str(number))
     yield from _text(_REPORT, report_txt.render(report).splitlines())
     yield _observation("ST", _STUDY, (report.study_uid,))
@@ -288,8 +288,8 @@ def abnormal_flag(finding: Finding) -> str:
 
 def _ratio(ratio: CardiothoracicRatio, *, film: str) -> Iterator[_Fields]:
     """Yield a cardiothoracic ratio, and in words its band, or why it cannot be compared."""
-    yield _observation("NM", _coded(RATIO), (measured.value(ratio),), sub_id=film, units=_coded(NO_UNITS))
-    yield _observation("ST", _coded(BAND), (measured.comparison(ratio),), sub_id=film)
+    yield _observation("NM", _coded(RATIO), (ratio_text.value(ratio),), sub_id=film, units=_coded(NO_UNITS))
+    yield _observation("ST", _coded(BAND), (ratio_text.comparison(ratio),), sub_id=film)
 
 
 def _coded(code: Concept) -> Components:

@@ -8,7 +8,7 @@ from typing import Final
 from models.contract import ScoredBox
 from models.documents import encode
 from node.domain import Film, Finding, FindingBox, GroundedSentence, Json, JsonObject, ReaderMark, Report
-from node.outputs import impression, measured, wording
+from node.outputs import impression, ratio_text, wording
 
 VERSION = 1
 
@@ -60,7 +60,7 @@ def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
         "sentences": [_sentence_to_json(sentence) for sentence in film.sentences],
         "withheld": [encode(withheld) for withheld in film.withheld],
         "findings": [_finding_to_json(finding) for finding in film.findings],
-        "measurements": measured.to_json(film),
+        "measurements": ratio_text.to_json(film),
         "impression": [*impression.of_film(film)],
     }
     if with_searched and film.is_read:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from models.contract import FindingState
 from node.dicom import identity
 from node.domain import Film, Finding, FindingBox, Report
-from node.outputs import impression, measured, wording
+from node.outputs import impression, ratio_text, wording
 from node.outputs.vocabulary import READER, by_urgency, name_of, said_of
 
 
@@ -49,7 +49,7 @@ def rest(film: Film) -> Iterator[str]:
     """Yield the findings not reported and not evaluated of a film that was read, its ratio, sentences and limits."""
     for heading, names in unreported(film):
         yield f"{heading}: {', '.join(names)}."
-    yield from measured.in_findings(film)
+    yield from ratio_text.in_findings(film)
     if loose := wording.loose(film, wording.reported(film)):
         yield f"Other sentences: {'; '.join(text for text, _ in loose)}"
     yield f"Limits: {wording.limits(film)}"

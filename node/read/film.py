@@ -18,12 +18,12 @@ from node.dicom.film_header import calibrated_spacing, parse_header
 from node.domain import Film, FilmView, ModelIdentity, Note, Reason
 from node.errors import ReaderFailed, Undecodable
 from node.prompt_set import PromptSet
-from node.read import cardiothoracic, decoding, findings, routing, views
+from node.read import cardiothoracic, decoding, findings, routing, view_check
 from node.read.decoding import Radiograph
 from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
 from node.read.thumbnail import Thumbnail
-from node.read.views import doubt_reading
+from node.read.view_check import doubt_reading
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -66,7 +66,7 @@ def answer_film(
         return Answered(dataset=dataset, film=None, reason=decision.reason)
     source = header.sop_instance_uid
     if decision.action is routing.Action.ANSWER:
-        return _unread(dataset, decision, views.film_view(header), source=source)
+        return _unread(dataset, decision, view_check.film_view(header), source=source)
     try:
         with timed("decode"):
             image = decoding.decode(path, header, gray=reader.gray, square=reader.square)
@@ -74,14 +74,14 @@ def answer_film(
             reading = reader.read(image, prompts)
     except Undecodable as error:
         undecodable = replace(decision, reason=Reason(error.reason))
-        return _unread(dataset, undecodable, views.film_view(header), source=source)
+        return _unread(dataset, undecodable, view_check.film_view(header), source=source)
     except ReaderFailed as error:
         log.get().error("reader.failed", sop_instance_uid=source, reason=str(error))
         failed = replace(decision, reason=Reason.READER_FAILED)
-        return _unread(dataset, failed, views.film_view(header), source=source)
+        return _unread(dataset, failed, view_check.film_view(header), source=source)
     decision = replace(decision, notes=(*decision.notes, *image.notes))
-    view = views.film_view(header, reading.view)
-    decision = views.confirm(decision, view.tag, reading.view, names_chest=routing.shows_chest(header))
+    view = view_check.film_view(header, reading.view)
+    decision = view_check.confirm(decision, view.tag, reading.view, names_chest=routing.shows_chest(header))
     if decision.action is routing.Action.ANSWER:
         return _unread(dataset, decision, view, source=source)
     reading = _believed(reading, decision, reader, prompts)
@@ -101,9 +101,9 @@ def answer_film(
 def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptSet, *, source: str) -> Film:
     """Read a picture without a header, a PNG or JPEG; source: a UID for it. Raises ReaderFailed."""
     reading = reader.read(image, prompts)
-    view = views.film_view(None, reading.view)
+    view = view_check.film_view(None, reading.view)
     unknown = Decision(action=routing.Action.READ, notes=(Note.VIEW_UNKNOWN, *image.notes))
-    decision = views.confirm(unknown, None, reading.view, names_chest=False)
+    decision = view_check.confirm(unknown, None, reading.view, names_chest=False)
     if decision.reason is not None:
         return Film(source=source, reason=decision.reason, notes=decision.notes, view=view)
     reading = _believed(reading, decision, reader, prompts)
@@ -112,9 +112,9 @@ def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptS
 
 def _believed(reading: Reading, decision: Decision, reader: RadiographReader, prompts: PromptSet) -> Reading:
     """Return a film's reading, limited by doubts about its picture; with a note, no sentence denies anything."""
-    doubt = views.doubt_of(reading.view, decision.notes)
+    doubt = view_check.doubt_of(reading.view, decision.notes)
     if doubt is not None or decision.notes:
-        reading = views.without_denials(reading)
+        reading = view_check.without_denials(reading)
     return doubt_reading(reading, doubt, prompts, is_checked=reader.identity.is_checked)
 
 

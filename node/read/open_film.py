@@ -19,7 +19,7 @@ from node.read.decoding import Radiograph
 from node.read.framing import Framing
 from node.read.manifest import FilmRule
 from node.read.model import FilmAnswer, RadiographReader, check_questions
-from node.read.views import ask_film, see_film
+from node.read.view_check import ask_film, see_film
 
 _PICTURE_SUFFIXES: Final = frozenset((".png", ".jpg", ".jpeg"))
 

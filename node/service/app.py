@@ -53,8 +53,8 @@ from node.store.folders import require_honest, require_known_format
 from node.store.spool import Spool
 from node.web.access import Access
 from node.web.application import build
+from node.web.dependencies import WebParts
 from node.web.look_files import Looks
-from node.web.parts import WebParts
 
 _STOP_POLL_SECONDS: Final = 0.2
 _PROBES: Final = 32

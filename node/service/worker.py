@@ -39,7 +39,7 @@ from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.net import tls
 from node.output_kinds import in_order, messages_in
-from node.outputs import batches, counted
+from node.outputs import batches, ledger_rows
 from node.outputs.batches import WriterProcesses
 from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
@@ -311,7 +311,7 @@ class LedgerFiller(Periodic):
         try:
             seen, facts = received_films(study_uid, self._spool, self._prompts()), load(self._spool, study_uid)
             films = [item.film for item in seen if item.film is not None and item.rejected is None]
-            return counted.rows_of(facts, films, zone=self._zone), list(counted.review_rows(facts, films))
+            return ledger_rows.rows_of(facts, films, zone=self._zone), list(ledger_rows.review_rows(facts, films))
         except (FileNotFoundError, KeyError, TypeError, ValueError):
             return Rows(films=(), findings=()), []
 

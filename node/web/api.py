@@ -19,7 +19,7 @@ from node.output_kinds import MESSAGES
 from node.store import lookup
 from node.store.worklist import WorklistFilter
 from node.web import studies
-from node.web.parts import Parts, WebParts
+from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, problem_response, responses
 from node.web.studies import StudyDetail, Worklist
 from node.web.study_outputs import find_output

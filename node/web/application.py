@@ -12,24 +12,25 @@ from node.dicom.identity import VERSION
 from node.web import (
     api,
     corrections,
-    description,
     films,
     findings,
     looks,
     managing,
-    pages,
+    openapi,
+    page,
     problems,
     questions,
     replies,
-    review,
+    review_queue,
     statistics,
+    study_page,
     submit,
     system,
     worklist,
 )
 from node.web.access import Access
-from node.web.bodies import BodyLimit
-from node.web.parts import WebParts, give
+from node.web.dependencies import WebParts, give
+from node.web.request_body import BodyLimit
 from node.web.roles import require_role
 
 _BODIES: Final = {
@@ -54,7 +55,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         # An environment variable could make FastAPI send traces; the node only calls its own peers.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
-    problems.install(application, lambda request, status, text: pages.refuse(parts, request, status, text))
+    problems.install(application, lambda request, status, text: page.refuse(parts, request, status, text))
     give(application, parts)
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
@@ -65,20 +66,20 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.include_router(corrections.router)
     application.include_router(questions.router)
     application.include_router(submit.router)
-    application.include_router(review.api)
+    application.include_router(review_queue.api)
     application.include_router(managing.api)
     application.include_router(worklist.router)
-    application.include_router(pages.router)
-    application.include_router(review.router)
+    application.include_router(study_page.router)
+    application.include_router(review_queue.router)
     application.include_router(statistics.router)
     application.include_router(managing.router)
     application.include_router(looks.router)
     application.include_router(system.router)
     application.include_router(system.api)
-    application.include_router(description.router)
-    application.mount("/static", StaticFiles(directory=pages.STATIC), name="static")
+    application.include_router(openapi.router)
+    application.mount("/static", StaticFiles(directory=page.STATIC), name="static")
     application.include_router(looks.api)
     application.router.routes.extend(access.sign_in.routes() if access is not None else ())
     # The way in FastAPI's documents to extend the description: made on request, not at every start.
-    application.openapi = cache(partial(description.describe, application.openapi, parts.settings.http))  # type: ignore[method-assign]
+    application.openapi = cache(partial(openapi.describe, application.openapi, parts.settings.http))  # type: ignore[method-assign]
     return application

@@ -16,9 +16,9 @@ from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.web.api import StudyUid
+from node.web.dependencies import Parts, WebParts
 from node.web.films import AddressedFilm, FilmRoutes
 from node.web.forms import Edges, box_of
-from node.web.parts import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, name_of
 

@@ -15,7 +15,7 @@ from node.store.received import Instance
 from node.store.study_facts import film_in, films_of
 from node.web import pictures
 from node.web.api import PNG, FilmUid, StudyUid
-from node.web.parts import Parts, WebParts
+from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 

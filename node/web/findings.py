@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from node.outputs import patient, vocabulary
 from node.store import lookup
-from node.web.parts import Parts
+from node.web.dependencies import Parts
 from node.web.patients import sees_patients
 from node.web.problems import responses
 from node.web.studies import ReceivedFilm, header_of, received_films

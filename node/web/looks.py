@@ -30,23 +30,24 @@ from node.read import decoding, open_film
 from node.read.engines import while_wanted
 from node.read.film import answer_film, answer_picture
 from node.read.model import OpenModel
-from node.web import bodies, look_files, pictures, shown, words
+from node.web import look_files, pictures, request_body, shown_film, words
+from node.web.dependencies import Parts, WebParts
 from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile
-from node.web.pages import about_header, refuse, render
-from node.web.parts import Parts, WebParts
+from node.web.page import refuse, render
 from node.web.problems import Problem, responses
 from node.web.questions import left, limit
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of
+from node.web.study_page import about_header
 from node.web.users import audit
 
-MOST_BYTES: Final = 256 * bodies.MIB
+MOST_BYTES: Final = 256 * request_body.MIB
 _SUFFIXES: Final = {"application/dicom": ".dcm", "image/png": ".png", "image/jpeg": ".jpg"}
 _BODY: Final[dict[str, object]] = {
     "requestBody": {
         "required": True,
-        "description": f"one file, at most {MOST_BYTES // bodies.MIB} MiB",
+        "description": f"one file, at most {MOST_BYTES // request_body.MIB} MiB",
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _SUFFIXES},
     }
 }
@@ -115,7 +116,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     is_added = False
     try:
         with file:
-            await bodies.take(request, lambda part: _write(parts, file, part))
+            await request_body.take(request, lambda part: _write(parts, file, part))
         film = await anyio.to_thread.run_sync(_read, parts, path, model)
         look = parts.looks.add(path, film)
         is_added = True
@@ -189,7 +190,7 @@ def show_upload(parts: Parts, request: Request) -> Response:
     about = {
         "minutes": round(look_files.SECONDS / 60),
         "most_films": look_files.MOST,
-        "most_mib": MOST_BYTES // bodies.MIB,
+        "most_mib": MOST_BYTES // request_body.MIB,
     }
     return render(parts, request, "upload.html", about)
 
@@ -209,9 +210,9 @@ def show_look_page(parts: Parts, request: Request, look_id: str) -> Response:
         "path": f"/api/v1/looks/{look.id}",
         "corrections": None,
         "forms": words.LOOK_FORMS,
-        "shown": {film.uid: shown.show(look.film)},
+        "shown": {film.uid: shown_film.show(look.film)},
         "words": words,
-        "caution": shown.glossary().caution,
+        "caution": shown_film.glossary().caution,
         "until": datetime.now(UTC) + timedelta(seconds=look.until - time.monotonic()),
         "most_films": look_files.MOST,
         **_drawn(look),

@@ -20,9 +20,9 @@ from node.jobs import managing
 from node.jobs.managing import ReadingReason, RemovalReason
 from node.store.ledger import open_ledger
 from node.store.worklist import patients_of
-from node.web import pages
+from node.web import page
 from node.web.api import StudyUid
-from node.web.parts import Parts
+from node.web.dependencies import Parts
 from node.web.patients import sees_patients, show_patient
 from node.web.problems import Problem, responses
 from node.web.users import audit
@@ -66,7 +66,7 @@ def show_choices(parts: Parts, request: Request, uid: str) -> Response:
     """Show the deliveries that deleting a study would end, and ask for the reason."""
     instances = parts.spool.instances(uid) if is_uid(uid) else ()
     if not instances:
-        return pages.refuse(parts, request, 404, "This node has no such study. It may have been removed.")
+        return page.refuse(parts, request, 404, "This node has no such study. It may have been removed.")
     with open_ledger(parts.settings.storage) as ledger:
         waiting = managing.waiting(ledger, uid)
     sees = sees_patients(request, parts.settings.http)
@@ -81,7 +81,7 @@ def show_choices(parts: Parts, request: Request, uid: str) -> Response:
         "removal": _REMOVAL,
         "reading": _READING,
     }
-    return pages.render(parts, request, "manage.html", about)
+    return page.render(parts, request, "manage.html", about)
 
 
 @api.post("/studies/{uid}/delete", status_code=204, responses=responses(409, 422, 503))

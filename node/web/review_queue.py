@@ -1,4 +1,4 @@
-"""The review queue: films with a finding that the network is not sure of, or contradicts itself on.
+"""The review queue and its page: films with a finding that the network is not sure of, or contradicts itself on.
 
 A film enters the queue when its round ends, and stays until a radiologist has judged each such finding.
 The list keeps it, marked as finished, until the next round ends.
@@ -11,14 +11,29 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
-from typing import Final
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 
 from models.contract import FindingState
+from node.dicom.dates import patient_age
 from node.domain import Finding
-from node.outputs import counted, vocabulary, wording
+from node.outputs import ledger_rows, patient, vocabulary, wording
 from node.store.worklist import ReviewRow, to_review
-from node.web.parts import WebParts
-from node.web.studies import ReceivedFilm, received_films
+from node.web import page
+from node.web.dependencies import Parts, WebParts
+from node.web.patients import readable, sees_patients
+from node.web.problems import responses
+from node.web.studies import ReceivedFilm, header_of, received_films
+from node.web.users import audit_list
+
+MOST_LISTED: Final = 200
+"""The most films that a page or an answer lists; the others follow as these are judged."""
+
+api = APIRouter(prefix="/api/v1", tags=["studies"])
+router = APIRouter(include_in_schema=False)
 
 _BETWEEN: Final = "The probability is too low for present and too high to leave unreported."
 _UNMEASURED: Final = "The threshold was not measured on such films."
@@ -63,6 +78,66 @@ class ReviewQueue:
     total: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilmPatient:
+    """The patient of a film by its header: name, ID, age at the time of the film, and that time; blank if not stated.
+
+    Only the page shows it, to users who may see patients.
+    """
+
+    name: str
+    patient_id: str
+    age: str
+    taken: str
+
+
+@api.get("/review", responses=responses(422, 503))
+def list_films_to_review(parts: Parts, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> ReviewQueue:
+    """List films with uncertain or contradicted findings, the most urgent first."""
+    return queue(parts, limit=limit)
+
+
+@router.get("/review")
+def show_review(parts: Parts, request: Request) -> Response:
+    """Show the review queue."""
+    found = queue(parts, limit=MOST_LISTED, with_finished=True)
+    sees = sees_patients(request, parts.settings.http)
+    studies = {film.study for film in found.films}
+    if sees:
+        audit_list(request, "worklist.viewed", studies=len(studies))
+    patients = {uid: _patients(parts, uid) for uid in studies} if sees else {}
+    return page.render(parts, request, "review.html", {"queue": found, "sees_patients": sees, "patients": patients})
+
+
+@router.get("/review/next")
+def show_next(
+    parts: Parts,
+    request: Request,
+    study: Annotated[str, Query(max_length=64)] = "",
+    film: Annotated[str, Query(max_length=64)] = "",
+) -> Response:
+    """Redirect to the next film to review after a given one, or to the list if no other waits."""
+    found = next_film(parts, after=(study, film))
+    place = "/review" if found is None else f"/studies/{found.study}?film={found.film}"
+    return RedirectResponse(place, status_code=303)
+
+
+def _patients(parts: WebParts, study_uid: str) -> dict[str, FilmPatient]:
+    """Return the patient of each film of a study, by SOP Instance UID, from its own header, because they may differ."""
+    found = {}
+    for instance in parts.spool.instances(study_uid):
+        if (header := header_of(instance.path, character_set=parts.spool.character_set)) is not None:
+            name, years = patient.whole_text(header, "PatientName"), patient_age(header).years
+            taken = parts.patients.time_of(instance)
+            found[instance.sop_instance_uid] = FilmPatient(
+                name=readable(name, "PatientName"),
+                patient_id=patient.whole_text(header, "PatientID"),
+                age="" if years is None else f"{years} y",
+                taken="" if taken is None else f"{taken:%Y-%m-%d %H:%M}",
+            )
+    return found
+
+
 def queue(parts: WebParts, *, limit: int, with_finished: bool = False) -> ReviewQueue:
     """Look up the films that wait; with_finished: also those that a reader judged since the last round.
 
@@ -101,7 +176,7 @@ def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFi
         uid, film = received.instance.sop_instance_uid, received.film
         if uid != row.film or film is None or received.rejected is not None:
             continue
-        findings = counted.open_findings(film)
+        findings = ledger_rows.open_findings(film)
         yield ReviewFilm(
             study=row.study_uid,
             film=uid,

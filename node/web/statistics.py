@@ -17,10 +17,10 @@ from models.contract import FindingState
 from node import csv_table
 from node.domain import Assessment
 from node.outputs import vocabulary
-from node.outputs.counted import station_label
+from node.outputs.ledger_rows import station_label
 from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counts, station_names
-from node.web import pages
-from node.web.parts import Parts, WebParts
+from node.web import page
+from node.web.dependencies import Parts, WebParts
 from node.web.patients import sees_patients
 
 Group = Literal["day", "scanner", "station"]
@@ -91,7 +91,7 @@ def show_statistics(parts: Parts, request: Request) -> Response:
         "outcomes": sorted(_outcomes(found.films).items(), key=lambda item: (-item[1], item[0])),
         "keep_days": parts.settings.storage.keep_days,
     }
-    return pages.render(parts, request, "statistics.html", about)
+    return page.render(parts, request, "statistics.html", about)
 
 
 @router.get("/statistics.csv")
@@ -99,7 +99,7 @@ def download_statistics(parts: Parts, request: Request) -> Response:
     """Return the same as one table: a line for each day, scanner, station and finding."""
     period = _period(request, today=_today(parts))
     if period.refused:
-        return pages.refuse(parts, request, 422, period.refused, back="/statistics")
+        return page.refuse(parts, request, 422, period.refused, back="/statistics")
     found = _counted(parts, request, period)
     name = f"statistics-{period.first}-{period.last}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}

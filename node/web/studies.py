@@ -18,7 +18,7 @@ from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import Undecodable
 from node.jobs import gathering
-from node.outputs import measured, report_json, vocabulary, wording
+from node.outputs import ratio_text, report_json, vocabulary, wording
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
 from node.prompt_set import PromptSet
@@ -32,7 +32,7 @@ from node.store.study_facts import FilmRejection, elsewhere, rejections_of
 from node.store.tables import TAKEN
 from node.store.worklist import WorklistFilter
 from node.store.worklist import worklist as list_studies
-from node.web.parts import WebParts
+from node.web.dependencies import WebParts
 from node.web.study_outputs import StudyOutput, outputs_of
 
 Delivered = Literal["all", "some", "none", "nothing"]
@@ -326,7 +326,7 @@ def _delivered(deliveries: Mapping[str, Mapping[str, int]]) -> Delivered:
 
 def _cautions(film: Film) -> Iterator[str]:
     """Yield a film's cautions from its impression: a wide heart, and doubts about its reading."""
-    if (heart := measured.wide_heart(film)) is not None:
+    if (heart := ratio_text.wide_heart(film)) is not None:
         yield heart
     yield from wording.cautions(film) if film.is_read else wording.cautions_of_header(film)
 

@@ -20,13 +20,13 @@ from node.dicom.file_head import FileMeta
 from node.errors import Refused
 from node.receive.intake import IncomingFile, Intake, TooLong, tell_refused
 from node.store.received import Instance
-from node.web import bodies
-from node.web.bodies import NotRelated, PartHandler, RelatedParts
-from node.web.parts import Parts
+from node.web import request_body
+from node.web.dependencies import Parts
 from node.web.problems import Problem, responses
+from node.web.request_body import MIB, NotRelated, PartHandler, RelatedParts
 from node.web.users import audit
 
-MOST_BYTES: Final = 512 * bodies.MIB
+MOST_BYTES: Final = 512 * MIB
 """Of one request; a longer study is sent in several."""
 _MOST_FILES: Final = 1000
 _DICOM, _RELATED, _JSON = "application/dicom", "multipart/related", "application/dicom+json"
@@ -34,7 +34,7 @@ _BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
 _BODY: Final[dict[str, object]] = {
     "requestBody": {
         "required": True,
-        "description": f"DICOM files (PS3.10), at most {MOST_BYTES // bodies.MIB} MiB and {_MOST_FILES} in one request",
+        "description": f"DICOM files (PS3.10), at most {MOST_BYTES // MIB} MiB and {_MOST_FILES} in one request",
         "content": {_DICOM: _BINARY, _RELATED: _BINARY},
     }
 }
@@ -185,7 +185,7 @@ async def submit(
         raise Problem(503, "this process receives nothing; send to one that does, or by C-STORE")
     submission = _Submission(intake, request.headers.get("content-type", ""), is_stat=priority == "stat")
     try:
-        await bodies.take(request, submission.write)
+        await request_body.take(request, submission.write)
         await anyio.to_thread.run_sync(submission.end)
     except ClientDisconnect as error:
         raise Problem(400, "the connection was lost within the body") from error

@@ -26,8 +26,8 @@ from node.orders.store import OrderStore
 from node.outputs import vocabulary, wording
 from node.read.manifest import Threshold, read_thresholds
 from node.store import lookup
-from node.web import pages, passwords
-from node.web.parts import Parts, WebParts
+from node.web import page, passwords
+from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import name_of
 
@@ -70,13 +70,13 @@ def show_system(parts: Parts, request: Request) -> Response:
         "python": platform.python_version(),
         **_about_model(parts),
     }
-    return pages.render(parts, request, "system.html", about)
+    return page.render(parts, request, "system.html", about)
 
 
 @router.get("/system/settings")
 def show_settings(parts: Parts, request: Request) -> Response:
     """Show the settings in force as they would stand in node.toml, without secrets."""
-    return pages.render(parts, request, "settings.html", {"settings": config.render(_in_force(parts))})
+    return page.render(parts, request, "settings.html", {"settings": config.render(_in_force(parts))})
 
 
 @router.get("/users")
@@ -86,8 +86,8 @@ def show_users(parts: Parts, request: Request) -> Response:
     try:
         users = {} if http.password_file is None else passwords.users_in(http.password_file)
     except ConfigError as error:
-        return pages.refuse(parts, request, 503, str(error), back="/system")
-    return pages.render(parts, request, "users.html", {"http": http, "users": sorted(users.items())})
+        return page.refuse(parts, request, 503, str(error), back="/system")
+    return page.render(parts, request, "users.html", {"http": http, "users": sorted(users.items())})
 
 
 @api.post("/destinations/{name}/echo", responses=responses(403, 404, 422))

@@ -20,9 +20,10 @@ from models.contract import FindingState
 from node.domain import DELIVERY_STATES, DeliveryState
 from node.outputs import vocabulary
 from node.store.worklist import CHANGED, PATIENT_ORDERS, URGENT, WorklistFilter, patients_of
-from node.web import pages, studies, words
+from node.web import studies, words
 from node.web.access import SEARCH
-from node.web.parts import Parts, WebParts
+from node.web.dependencies import Parts, WebParts
+from node.web.page import render
 from node.web.patients import LONGEST_SEARCH, sees_patients, show_patient
 from node.web.studies import Worklist
 from node.web.users import audit_list, name_of
@@ -114,7 +115,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
         "listener": parts.settings.listener,
     }
-    return pages.render(parts, request, "worklist.html", about)
+    return render(parts, request, "worklist.html", about)
 
 
 _Field = Annotated[str, Form()]

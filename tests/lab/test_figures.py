@@ -29,7 +29,7 @@ from models.contract import (
 from models.decisions import Decisions, sigmoid
 from models.engines import FloatArray
 from models.errors import ModelError
-from models.lab.evaluation import anatomy, references, regions, reports, side_questions, views
+from models.lab.evaluation import anatomy, baselines, regions, reports, side_questions, views
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import SideQuestion, Truth
 from models.lab.evaluation.command import evaluate
@@ -229,12 +229,12 @@ def test_region_identity_is_the_share_of_training_films() -> None:
             judged=frozenset({KEY}),
         )
 
-    habits = references.habits_of([film(True, False), film(True, True)])
+    habits = baselines.habits_of([film(True, False), film(True, True)])
 
     assert habits.shares["right lung", KEY] == 1.0
     assert habits.shares["left lung", KEY] == 0.5
-    assert references.identity([film(True, False)], habits) == {"auroc_pooled": 1.0}
-    assert references.identity([film(False, True)], habits) == {"auroc_pooled": 0.0}
+    assert baselines.identity([film(True, False)], habits) == {"auroc_pooled": 1.0}
+    assert baselines.identity([film(False, True)], habits) == {"auroc_pooled": 0.0}
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 9])

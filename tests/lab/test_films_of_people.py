@@ -17,7 +17,7 @@ from models.lab.evaluation import located
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
-from models.lab.evaluation.films import Films, cross_fitted, curve, films_of, measure
+from models.lab.evaluation.film_classification import Films, cross_fitted, curve, films_of, measure
 from models.lab.evaluation.request import CURVE
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.phantoms import FINDINGS

@@ -22,10 +22,10 @@ from torch import Tensor
 from models.checkpoint import published
 from models.checkpoint.__main__ import main
 from models.checkpoint.assembly import assemble
-from models.checkpoint.contents import recognize
 from models.checkpoint.files import verify
 from models.checkpoint.find import find
 from models.checkpoint.importer import ImportOptions, bring
+from models.checkpoint.source_kind import recognize
 from models.checkpoint.weights import load_network, load_weights
 from models.engines.proof import PROOF, STAGES, check_proof
 from models.errors import ModelError

@@ -31,7 +31,7 @@ from node.answers import questions, replies
 from node.domain import Finding, Note
 from node.outputs import impression, report_json, report_txt, wording
 from node.outputs.sr.findings import measurements
-from node.read import prompts, views
+from node.read import prompts, view_check
 from node.read.findings import find
 from node.read.framing import Framing
 from tests.support import samples
@@ -236,7 +236,7 @@ def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: Contradic
 
 
 def test_what_speaks_against_a_film_stands_in_its_impression() -> None:
-    assert {note for note in Note if views.is_doubt(note)} <= set(wording.CAUTIONS)
+    assert {note for note in Note if view_check.is_doubt(note)} <= set(wording.CAUTIONS)
 
 
 def test_a_finding_without_a_sentence_still_says_why() -> None:

@@ -24,8 +24,8 @@ from node.read.model import OpenModel, RadiographReader
 from node.store.correction import Correction, CorrectionKind
 from node.store.spool import Spool
 from node.web import application
+from node.web.dependencies import WebParts
 from node.web.look_files import Looks
-from node.web.parts import WebParts
 from node.web.users import Role
 from tests.support import films, senders
 from tests.support.damage import Bench

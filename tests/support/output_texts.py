@@ -16,7 +16,7 @@ from node.domain import Film
 from node.hl7.text import read
 from node.outputs import fhir, gsps, impression, oru, overlay, report_json, report_txt, wording
 from node.outputs.sr import report as sr
-from node.web import shown
+from node.web import shown_film
 from tests.support import samples
 from tests.support.samples import BERLIN
 
@@ -35,7 +35,7 @@ def texts_of(film: Film) -> Mapping[str, str]:
     found["fhir"] = _of_bundle(fhir.write(report, headers, BERLIN, order=None, documents=[])[1])
     found["report.txt"] = report_txt.render(report)
     found["report.json"] = json.dumps(report_json.report_to_json(report, []))
-    found["study page"] = repr(shown.show(film))
+    found["study page"] = repr(shown_film.show(film))
     found["impression"] = " ".join(impression.of_film(film))
     columns, rows = wording.size(film)
     with pytest.MonkeyPatch.context() as patch:

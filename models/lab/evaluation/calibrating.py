@@ -24,7 +24,7 @@ from models.errors import ModelError
 from models.lab.evaluation import anatomy
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, read_questions
-from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.request import DEFAULT, MOST_FALSE
 from models.lab.evaluation.statistics import Figures, Indices, area_under_curve
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim

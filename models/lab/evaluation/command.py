@@ -11,7 +11,7 @@ from typing import Final
 
 from language.labels import Labeler, RuleLabeler
 from models.errors import ModelError
-from models.lab.evaluation import references, run
+from models.lab.evaluation import baselines, run
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import CaseSource, Phantoms
 from models.lab.evaluation.document import markdown, rounded
@@ -133,7 +133,7 @@ def _figures(
         observed,
         tasks,
         model=model,
-        habits=references.training_habits(request.training_films),
+        habits=baselines.training_habits(request.training_films),
         labeler=RuleLabeler(),
         bootstrap=bootstrap,
         most_false=request.false_findings,

@@ -16,7 +16,7 @@ from models import boxes as unit_boxes
 from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import IOUS, Detections, Precision
-from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.evaluation.thresholds import LEAST_POSITIVES
 from models.lab.evaluation.tuning import SCALES

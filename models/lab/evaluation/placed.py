@@ -19,7 +19,7 @@ from models.contract import Box, PromptKind, Side, SideOf
 from models.decisions import Decisions
 from models.engines import FloatArray
 from models.lab.evaluation.cases import EvaluationCase, Truth
-from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.request import SHARES
 from models.lab.evaluation.statistics import Indices
 from models.lab.training.split import FOLDS, folds_of

@@ -28,7 +28,7 @@ from models.contract import FilmReading, PromptReading
 from models.decisions import Decisions
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import SUBSETS
-from models.lab.evaluation.films import drawn_by_patient, interval
+from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.thresholds import OPACITY
 from models.lab.phantoms import FINDINGS

@@ -11,18 +11,18 @@ from language.labels import Labeler
 from models.contract import FilmReading
 from models.lab.evaluation import (
     anatomy,
+    baselines,
     detection,
-    films,
+    film_classification,
     located,
-    references,
     regions,
     reports,
     side_questions,
     views,
 )
+from models.lab.evaluation.baselines import Habits
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read
-from models.lab.evaluation.references import Habits
 from models.lab.evaluation.request import Task
 from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
 from models.lab.phantoms import FINDINGS
@@ -71,8 +71,8 @@ def figures(
         "region_classification": lambda: _regions(observed, habits, bootstrap),
         "report": lambda: _report(observed, labeler, bootstrap),
         "sentences": lambda: _sentences(observed, bootstrap),
-        "films": lambda: films.measure(
-            films.films_of(observed.truths, [observation.differences for observation in observed.said]),
+        "films": lambda: film_classification.measure(
+            film_classification.films_of(observed.truths, [observation.differences for observation in observed.said]),
             resamples=bootstrap.resamples,
             most_false=most_false,
             left_out=model.manifest.decisions.left_out,
@@ -100,25 +100,23 @@ def _detection(observed: Observed, model: EvaluatedModel, habits: Habits, bootst
 
     if boxed := located.measure(truths, scaled, bootstrap):
         made["boxed"] = boxed
-    return made | {"references": {"constant_box": references.constant_detection(truths, habits)}}
+    return made | {"references": {"constant_box": baselines.constant_detection(truths, habits)}}
 
 
 def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
     truths = observed.truths
-    constants = {"constant_box": habits.regions, "best_constant_box": references.best_constants(truths)}
+    constants = {"constant_box": habits.regions, "best_constant_box": baselines.best_constants(truths)}
     return {
         **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
         **anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
-        "references": {
-            name: references.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()
-        },
+        "references": {name: baselines.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()},
     }
 
 
 def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
     judged = regions.judged_of(observed.truths, [observation.region_scores for observation in observed.said])
     return regions.measure(judged, bootstrap) | {
-        "references": {"region_identity": references.identity(observed.truths, habits)}
+        "references": {"region_identity": baselines.identity(observed.truths, habits)}
     }
 
 
@@ -153,7 +151,7 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
         "calibration_error": calibration_error(said, there.astype(np.bool_)),
         "reliability": reliability(said, there.astype(np.bool_)),
         "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
-        "references": {"all_positive": references.all_positive(truths, labeler)},
+        "references": {"all_positive": baselines.all_positive(truths, labeler)},
     }
 
 

@@ -28,7 +28,7 @@ from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
-from models.lab.evaluation.films import LEAST_OF_OTHERS, films_of
+from models.lab.evaluation.film_classification import LEAST_OF_OTHERS, films_of
 from models.lab.evaluation.statistics import Marks, Scores, mean
 from models.lab.evaluation.thresholds import (
     MOST_UNMEASURED,

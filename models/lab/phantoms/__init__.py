@@ -5,7 +5,7 @@
 `regions` and `report` the labels; `picture` joins them.
 """
 
-from models.lab.phantoms.others import OTHER_KINDS, other_film
+from models.lab.phantoms.non_frontal import OTHER_KINDS, other_film
 from models.lab.phantoms.picture import phantom
 from models.lab.phantoms.report import hints_of
 from models.lab.phantoms.sets import PhantomSet, parse_set, split_of

@@ -23,7 +23,7 @@ from pydicom.uid import (
 )
 
 from models.lab.phantoms.film import GrayArray
-from models.lab.phantoms.others import OtherKind, other_film, other_gray
+from models.lab.phantoms.non_frontal import OtherKind, other_film, other_gray
 from models.lab.phantoms.picture import draw, gray_of, truth_of
 from models.lab.phantoms.plan import plan_of
 from models.lab.phantoms.random_streams import RandomStream

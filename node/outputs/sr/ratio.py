@@ -22,12 +22,12 @@ from pydicom.sr.coding import Code as Concept
 
 from node.cardiothoracic_ratio import CardiothoracicRatio, MeasuredLine
 from node.domain import Film, Report, derive_uid
-from node.outputs import measured
+from node.outputs import ratio_text
 from node.outputs.sr import findings
 from node.outputs.sr.findings import PRIVATE_SCHEME
 from node.outputs.sr.items import IMAGE_REGION, POLYLINE, image_of
 
-RATIO = Concept("CTRATIO", PRIVATE_SCHEME, measured.NAME)
+RATIO = Concept("CTRATIO", PRIVATE_SCHEME, ratio_text.NAME)
 SHORT_RATIO = Concept(RATIO.value, PRIVATE_SCHEME, "CTR")
 BAND = Concept("CTRATIOBAND", PRIVATE_SCHEME, "Cardiothoracic ratio band")
 METHOD = Concept("REGIONBOXES", PRIVATE_SCHEME, "Widths of the network's own region boxes")
@@ -48,7 +48,7 @@ def measurements(
         for name, line in ((HEART_WIDTH, ratio.heart), (THORAX_WIDTH, ratio.thorax))
     ]
     return MeasurementsAndQualitativeEvaluations(
-        tracking_identifier=TrackingIdentifier(uid=_tracking_uid(report, film, ratio), identifier=measured.NAME),
+        tracking_identifier=TrackingIdentifier(uid=_tracking_uid(report, film, ratio), identifier=ratio_text.NAME),
         algorithm_id=findings.algorithm(report),
         measurements=[number, *widths],
     )

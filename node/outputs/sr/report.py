@@ -43,7 +43,7 @@ from node.cardiothoracic_ratio import CardiothoracicRatio
 from node.dicom import attributes, identity
 from node.domain import About, Film, ObjectReference, OutputObject, Report, Subject
 from node.output_kinds import Written
-from node.outputs import document, highdicom_gaps, impression, measured, wording
+from node.outputs import document, highdicom_gaps, impression, ratio_text, wording
 from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
 from node.outputs.source import Source
 from node.outputs.sr import findings, ratio, text_report
@@ -130,7 +130,7 @@ def _reports(
     for film in report.read_films:
         yield _film_report(report, film, headers, zone, form=film_form)
     for film in report.read_films if film_form is not BASIC_TEXT else ():
-        if (stated := measured.comparable_ratio_of(film)) is not None:
+        if (stated := ratio_text.comparable_ratio_of(film)) is not None:
             yield _ratio_report(report, film, stated, headers, zone, form=film_form)
     if _concerns_study(report):
         yield _study_report(report, headers, zone, form=study_form)
@@ -193,7 +193,7 @@ def _ratio_report(
     )
 
     def tree(version: int) -> ContainerContentItem:
-        first = text(wording.paragraphs(*impression.labeled([*measured.lines(stated), *wording.version(version)])))
+        first = text(wording.paragraphs(*impression.labeled([*ratio_text.lines(stated), *wording.version(version)])))
         without = replace(film, findings=(), sentences=())  # for a report on the ratio, which no radiologist corrects
         return tree_of(report, without, source, first=first, groups=[ratio.measurements(report, film, stated, source)])
 
@@ -281,7 +281,9 @@ def _replaced(report: Report, subject: Subject, *, kinds: Collection[str]) -> li
     read = {Subject(about=About.FILM, film=film.source) for film in report.read_films}
     takes_rest = subject.about is About.STUDY or (subject in read and not _concerns_study(report))
     read |= {
-        Subject(about=About.RATIO, film=film.source) for film in report.read_films if measured.comparable_ratio_of(film)
+        Subject(about=About.RATIO, film=film.source)
+        for film in report.read_films
+        if ratio_text.comparable_ratio_of(film)
     }
     found = [
         earlier
@@ -355,7 +357,7 @@ def _measurement_report(
         first=impression_text([*impression.of_film(film), *wording.version(version)]),
         groups=findings.measurements(report, film, source, zone=zone),
         evaluations=findings.evaluations(film, source, zone=zone),
-        texts=[] if measured.comparable_ratio_of(film) else map(text, measured.in_findings(film)),
+        texts=[] if ratio_text.comparable_ratio_of(film) else map(text, ratio_text.in_findings(film)),
     )
 
 

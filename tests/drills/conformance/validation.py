@@ -18,7 +18,7 @@ from pydicom.dataset import Dataset
 from models.contract import FindingState
 from models.progress import ProgressReport
 from node.domain import Code, Film
-from node.outputs import measured, wording
+from node.outputs import ratio_text, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr.findings import SIDES, STATES
 from node.read import prompts
@@ -170,7 +170,7 @@ def read_back(study: Study, kind: str, done: Validation) -> list[str]:
         ratios += [float(group.get_measurements()[0].value) for group in content.get_image_measurement_groups()]
     if kind == "text" and not groups:
         return []
-    numbers = [ratio.hundredths for film in study.report.read_films if (ratio := measured.comparable_ratio_of(film))]
+    numbers = [ratio.hundredths for film in study.report.read_films if (ratio := ratio_text.comparable_ratio_of(film))]
     if sorted(ratios) != (stated := sorted(map(float, numbers))):
         wrong.append(f"{study.case.name} {kind} highdicom: reads the ratios {ratios}, not {stated}")
     for film in study.report.read_films:

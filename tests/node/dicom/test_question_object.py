@@ -9,7 +9,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box
 from node.dicom import question_object
-from node.dicom.drawn import MarkedQuestion
+from node.dicom.marked_question import MarkedQuestion
 from node.dicom.question_object import MOST, QuestionObject
 from node.errors import InputError
 from tests.support import films, workstation

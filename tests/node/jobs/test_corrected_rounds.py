@@ -29,8 +29,8 @@ from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web import application
+from node.web.dependencies import WebParts
 from node.web.look_files import Looks
-from node.web.parts import WebParts
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.support import films, samples, validators
 from tests.support.service import settings_for

@@ -38,8 +38,8 @@ from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web.application import build
+from node.web.dependencies import WebParts
 from node.web.look_files import Looks
-from node.web.parts import WebParts
 from tests.node.jobs.test_rounds import Bench
 from tests.support import films, workstation
 from tests.support.fakes import ScriptedReader

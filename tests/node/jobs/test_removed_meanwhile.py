@@ -20,8 +20,8 @@ from node.store.ledger import open_ledger
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web import application
+from node.web.dependencies import WebParts
 from node.web.look_files import Looks
-from node.web.parts import WebParts
 from tests.support import films, samples
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS

@@ -21,7 +21,7 @@ from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.read import prompts
 from node.read.findings import ZONES, locate
-from node.web import shown
+from node.web import shown_film
 from tests.support import samples
 from tests.support.documents import everything
 from tests.support.output_texts import texts_of
@@ -272,7 +272,7 @@ def test_the_state_stands_before_the_words_in_every_output() -> None:
 
 
 def test_the_reader_rewords_the_words_without_the_state() -> None:
-    [found] = shown.show(reviewed()).findings
+    [found] = shown_film.show(reviewed()).findings
 
     assert found.sentence == '"There is a right pleural effusion."'
     assert found.text == "There is a right pleural effusion."

@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.domain import Film, OutputObject
 from node.hl7.text import read
-from node.outputs import impression, measured, oru, report_json, report_txt
+from node.outputs import impression, oru, ratio_text, report_json, report_txt
 from tests.support import samples
 from tests.support.documents import (
     all_written,
@@ -168,13 +168,13 @@ def ending_at(column: float) -> CardiothoracicRatio:
     ],
 )
 def test_the_band_is_told_in_words_or_why_there_is_none(of: CardiothoracicRatio, expected: str) -> None:
-    assert measured.comparison(of) == expected
+    assert ratio_text.comparison(of) == expected
 
 
 def test_an_error_on_real_films_is_told_with_their_name() -> None:
     real = samples.ratio(error=replace(samples.RATIO_ERROR, measured_on="our_hospital", films=212))
 
-    text = " ".join(measured.lines(real))
+    text = " ".join(ratio_text.lines(real))
 
     assert "On 212 films of our hospital the ratio was off by 0.018" in text
     assert "never measured" not in text

@@ -22,7 +22,7 @@ from models.errors import ModelError
 from models.manifest import MANIFEST, read_manifest
 from node.answers.questions import understand
 from node.commands.ask import questions_of
-from node.dicom import drawn, header_reading
+from node.dicom import header_reading, marked_question
 from node.domain import GroundedSentence, JsonObject, Note, Report
 from node.errors import ConfigError
 from node.hl7.text import read
@@ -233,7 +233,7 @@ def test_what_people_write_leaves_without_unseen_signs(sign: str) -> None:
 
     assert asked.prompt == seen
     assert questions_of([said], [])[0].prompt == seen
-    assert drawn.words(said) == seen
+    assert marked_question.words(said) == seen
     assert correction.from_json(stored).text == seen
     assert understand(f"{said}s beside the {sign}hilum?", prompts.load("chexpert14")) == understand(
         "nodules beside the hilum?", prompts.load("chexpert14")
@@ -248,7 +248,7 @@ def test_what_people_write_ends_no_line_of_an_output(sign: str) -> None:
     [asked] = NewQuestions.model_validate({"questions": [{"prompt": said}]}).checked() if sign < "\ud800" else [None]
 
     assert asked is None or asked.prompt == seen
-    assert questions_of([said], [])[0].prompt == drawn.words(said) == seen
+    assert questions_of([said], [])[0].prompt == marked_question.words(said) == seen
     assert correction.from_json({**_REWORDED, "text": said}).text == seen
     assert patient.short_text(said) == patient.long_text(said) == seen
     assert patient.long_text("two\nlines\tand more") == "two\nlines\tand more"

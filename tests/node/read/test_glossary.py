@@ -10,7 +10,7 @@ import pytest
 from models.contract import PromptKind
 from node.domain import Code
 from node.read import prompts
-from node.web.shown import Explanation, explain, glossary
+from node.web.shown_film import Explanation, explain, glossary
 
 PUBLIC_SITES = ("medlineplus.gov", "www.nhs.uk", "www.radiologyinfo.org")
 ADVICE = re.compile(

@@ -27,7 +27,7 @@ from node.dicom.header_reading import read_header
 from node.domain import Film, FilmView, Note, Reason, TaggedView
 from node.outputs import wording
 from node.prompt_set import PromptSet
-from node.read import prompts, routing, views
+from node.read import prompts, routing, view_check
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.model import Reading
@@ -480,7 +480,7 @@ def answered(folder: Path, view: ViewReading | None, changes: Mapping[str, objec
     ],
 )
 def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], tag: str | None) -> None:
-    assert views.tag_of(parse_header(films.changed(films.rg1(), changes))) == tag
+    assert view_check.tag_of(parse_header(films.changed(films.rg1(), changes))) == tag
 
 
 @pytest.mark.parametrize(
@@ -511,7 +511,7 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
 def test_a_picture_confirms_doubts_or_stops(
     tag: TaggedView | None, seen: ViewReading | None, expected: Decision
 ) -> None:
-    assert views.confirm(READ, tag, seen, names_chest=True) == expected
+    assert view_check.confirm(READ, tag, seen, names_chest=True) == expected
 
 
 @pytest.mark.parametrize(
@@ -524,14 +524,14 @@ def test_a_picture_confirms_doubts_or_stops(
     ],
 )
 def test_a_certain_picture_stops_a_film_of_no_named_part(seen: ViewReading, expected: Decision) -> None:
-    assert views.confirm(READ, "PA", seen, names_chest=False) == expected
+    assert view_check.confirm(READ, "PA", seen, names_chest=False) == expected
 
 
 def test_notes_of_the_header_stay() -> None:
     decision = Decision(action=Action.READ, notes=(Note.AGE_UNKNOWN,))
 
-    assert views.confirm(decision, None, picture(lateral=1.0), names_chest=True).notes == (Note.AGE_UNKNOWN,)
-    assert views.confirm(decision, "PA", picture(PA=1.0, rotated=True), names_chest=True).notes == (
+    assert view_check.confirm(decision, None, picture(lateral=1.0), names_chest=True).notes == (Note.AGE_UNKNOWN,)
+    assert view_check.confirm(decision, "PA", picture(PA=1.0, rotated=True), names_chest=True).notes == (
         Note.AGE_UNKNOWN,
         Note.ROTATED,
     )

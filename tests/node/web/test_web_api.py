@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from models.progress import quiet
 from node.settings.http import HttpSettings
 from node.web import application
-from node.web.description import describe
+from node.web.openapi import describe
 from node.web.roles import role_of
 from node.web.users import Role
 from tests.drills.fuzz import requests

@@ -19,7 +19,7 @@ from node.net.http_connections import Limits
 from node.service import http as http_pages
 from node.store import lookup
 from node.web import api, application
-from node.web.parts import WebParts
+from node.web.dependencies import WebParts
 from tests.support import films, peers
 from tests.support.finished import parts_of
 from tests.support.peers import LOOPBACK, ReceivingArchive

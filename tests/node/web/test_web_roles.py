@@ -21,7 +21,7 @@ from node.settings.http import HttpSettings
 from node.store.ledger import open_ledger
 from node.store.spool import Spool
 from node.web import application
-from node.web.parts import WebParts
+from node.web.dependencies import WebParts
 from node.web.roles import FOR_READERS, role_of
 from node.web.users import Role
 from tests.support import films

@@ -22,7 +22,7 @@ from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.read import prompts
 from node.store.worklist import ReviewRow
-from node.web import problems, shown, words
+from node.web import problems, shown_film, words
 from node.web.problems import Problem
 from tests.paths import REPOSITORY
 from tests.support import films, samples
@@ -228,7 +228,7 @@ def test_the_bar_names_a_user_who_can_log_out(node: Finished) -> None:
 def test_a_page_says_of_a_film_what_every_output_says() -> None:
     film = samples.several()
 
-    page = shown.show(film)
+    page = shown_film.show(film)
 
     assert page.impression == tuple(impression.of_film(film))
     assert [finding.state for finding in page.findings] == ["present", "review", "present"]
@@ -241,7 +241,7 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
 def test_a_page_names_apart_what_the_model_leaves_out() -> None:
     film = samples.film(findings=(samples.left_out(), samples.absent(samples.EDEMA)))
 
-    page = shown.show(film)
+    page = shown_film.show(film)
 
     assert page.unreported == (
         ("Not reported (below threshold, may have been missed)", ["Pulmonary edema 4 %"]),

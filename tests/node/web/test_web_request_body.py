@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.net.http_connections import Limits
-from node.web import bodies, problems
-from node.web.bodies import BodyLimit
+from node.web import problems, request_body
+from node.web.request_body import BodyLimit
 from tests.support.serving import read_to_end, serving
 
 QUICK = Limits(connections=8, header_seconds=0.5, stalled_seconds=0.5, body_bytes=1000)
@@ -28,7 +28,7 @@ def application() -> FastAPI:
     @made.post("/count")
     async def count(request: Request) -> list[int]:
         pieces: list[bytes] = []
-        await bodies.take(request, pieces.append)
+        await request_body.take(request, pieces.append)
         return [sum(map(len, pieces)), max(map(len, pieces), default=0)]
 
     @made.post("/parse")
@@ -37,7 +37,7 @@ def application() -> FastAPI:
 
     @made.post("/think")
     async def think(request: Request) -> str:
-        await bodies.take(request, lambda _part: time.sleep(0.4))
+        await request_body.take(request, lambda _part: time.sleep(0.4))
         return "done"
 
     return made

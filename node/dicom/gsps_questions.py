@@ -17,7 +17,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box
 from node.dicom import attributes, identity
-from node.dicom.drawn import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
+from node.dicom.marked_question import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
 
 _MOST_LOOKED_AT: Final = 1000
 """Graphics and texts of one state; each text is compared with each graphic."""

@@ -1,4 +1,4 @@
-"""The page of a study with its films, and common parts of all pages. A film in no study has its own page, `looks`.
+"""The page of a study with its films. A film in no study has its own page, `looks`.
 
 A patient stands on it only for who may see one (`patients.sees_patients`).
 """
@@ -10,39 +10,32 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
-from pathlib import Path
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from fastapi import APIRouter
 from pydicom.dataset import Dataset
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.templating import Jinja2Templates
 
-from node.dicom import identity
 from node.dicom.film_header import parse_header, pixel_shape, place_in_study
 from node.domain import About, Film, is_uid
 from node.errors import InputError
 from node.health import notices
 from node.jobs import answered_film
 from node.jobs.patients import EarlierFilm, obstacle_of
-from node.outputs import counted, patient
+from node.outputs import ledger_rows, patient
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import studies_of_patient
-from node.web import shown, studies, words
-from node.web.parts import Parts, WebParts
+from node.web import shown_film, studies, words
+from node.web.dependencies import Parts, WebParts
+from node.web.page import refuse, render
 from node.web.patients import readable, sees_patients
 from node.web.review_queue import next_film
 from node.web.studies import ReceivedFilm, Sent, StudyDetail, StudyFilm, header_of
 from node.web.study_outputs import StudyOutput
-from node.web.users import audit, may_administer, name_of
-
-FOLDER: Final = Path(__file__).parent
-STATIC: Final = FOLDER / "static"
+from node.web.users import audit
 
 _PATIENT: Final = {
     "PatientName": "Name",
@@ -96,7 +89,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     corrections = None
     if own is not None and own.film is not None and own.status == "read":
         made = answered_film.corrections_of(parts.spool, own.instance)
-        corrections = shown.show_corrections(
+        corrections = shown_film.show_corrections(
             own.film, made, parts.spool.rounds(uid), waiting=found.waiting, now=datetime.now(UTC)
         )
     earlier = _earlier(parts, own.instance, header) if sees and own is not None and header is not None else None
@@ -109,10 +102,10 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "path": "" if film is None else f"/api/v1/studies/{uid}/films/{film.uid}",
         "corrections": corrections,
         "round_deliveries": {} if corrections is None else _of_round(found, corrections.round),
-        "shown": {each.instance.sop_instance_uid: shown.show(each.film) for each in seen if each.film is not None},
+        "shown": {each.instance.sop_instance_uid: shown_film.show(each.film) for each in seen if each.film is not None},
         "results": _results(found),
         "words": words,
-        "caution": shown.glossary().caution,
+        "caution": shown_film.glossary().caution,
         "another_waits": film is not None and _another_waits(parts, (uid, film.uid)),
         "marks": {each.instance.sop_instance_uid: _review_mark(each.film) for each in seen if each.film is not None},
         "forms": words.FORMS if _compares(parts) else words.LOOK_FORMS,
@@ -124,49 +117,6 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
     }
     # A study whose films were removed has no pictures; the rest of the page shows its history.
     return render(parts, request, "study.html", about, status=200 if found.films else 410)
-
-
-def render(
-    parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
-) -> Response:
-    """Fill a template; about: its own values. The page must not be cached: it may name a patient."""
-    user = request.scope.get("state", {}).get("user")
-    common = {
-        "program": identity.PROGRAM,
-        "version": identity.VERSION,
-        "node": parts.settings.listener.ae_title,
-        "label": identity.RESEARCH_LABEL,
-        "zone": parts.settings.site.timezone,
-        "local": partial(_local, zone=parts.settings.site.zone),
-        "kept": _kept_together,
-        "user": name_of(request),
-        "has_session": user is not None and user.means == "session",
-        "csrf_token": "" if user is None else user.csrf_token,
-        "troubles": parts.troubles(),
-        "may_administer": may_administer(request),
-    }
-    return _templates().TemplateResponse(
-        request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}
-    )
-
-
-def _local(moment: datetime, *, zone: ZoneInfo) -> str:
-    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
-
-
-def _kept_together(text: str) -> str:
-    """Let no line break part a number from its percent sign."""
-    return text.replace(" %", "\xa0%")
-
-
-@cache
-def _templates() -> Jinja2Templates:
-    return Jinja2Templates(FOLDER / "templates")
-
-
-def refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
-    """Return a page that says why a page cannot be shown; back: link to another page."""
-    return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
 
 
 def about_header(header: Dataset | None) -> dict[str, object]:
@@ -240,7 +190,7 @@ def _compares(parts: WebParts) -> bool:
 
 def _review_mark(film: Film) -> str:
     """Return whether a film waits for review, or a reader has finished it; blank if neither."""
-    if counted.open_findings(film):
+    if ledger_rows.open_findings(film):
         return "to review"
     return "✓ finished" if any(finding.reader is not None for finding in film.findings) else ""
 

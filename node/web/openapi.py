@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from node.settings.http import HttpSettings
-from node.web import pages, problems
-from node.web.parts import Parts
+from node.web import page, problems
+from node.web.dependencies import Parts
 from node.web.problems import ProblemDocument
 from node.web.roles import role_of
 from node.web.users import Role
@@ -103,7 +103,7 @@ def show_interface(parts: Parts, request: Request) -> Response:
         for method, operation in operations.items():
             found.setdefault(operation["tags"][0], []).append(_operation(method.upper(), path, operation))
     has_passwords = parts.settings.http.password_file is not None
-    return pages.render(parts, request, "interface.html", {"groups": found, "has_passwords": has_passwords})
+    return page.render(parts, request, "interface.html", {"groups": found, "has_passwords": has_passwords})
 
 
 def _operation(method: str, path: str, described: Mapping[str, Any]) -> _Operation:

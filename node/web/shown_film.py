@@ -19,7 +19,7 @@ from language.sentences import unstated
 from models.contract import Box
 from models.documents import decode
 from node.domain import Code, Film, Finding
-from node.outputs import impression, measured, report_txt, vocabulary, wording
+from node.outputs import impression, ratio_text, report_txt, vocabulary, wording
 from node.store.correction import Correction, CorrectionKind, active
 from node.store.rounds import RoundMark
 from node.web.studies import WaitingCorrections
@@ -144,7 +144,7 @@ class ShownCorrections:
 
 def show(film: Film) -> ShownFilm:
     """Put the answer to a film into words: those of every other output."""
-    ratio = measured.ratio_of(film)
+    ratio = ratio_text.ratio_of(film)
     return ShownFilm(
         is_read=film.is_read,
         columns=film.columns or 0,
@@ -158,7 +158,7 @@ def show(film: Film) -> ShownFilm:
             (text, tuple(scored.box for scored in boxes)) for text, boxes in wording.loose(film, wording.reported(film))
         ),
         withheld=tuple(_withheld(film).items()),
-        ratio=() if ratio is None else tuple(measured.lines(ratio)),
+        ratio=() if ratio is None else tuple(ratio_text.lines(ratio)),
         searched=tuple(
             (
                 f"not a finding: looked here for {wording.uncapitalized(vocabulary.name_of(finding))}",

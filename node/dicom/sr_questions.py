@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box
 from node.dicom import attributes
-from node.dicom.drawn import LeftOut, MarkedQuestion, pairs, surround, words
+from node.dicom.marked_question import LeftOut, MarkedQuestion, pairs, surround, words
 
 _FREE_TEXT: Final = "CORNERSTONEFREETEXT"
 _FINDING, _SITE = "121071", "363698007"

@@ -1,0 +1,64 @@
+"""A page of the node: a template filled with its own values and with those that all pages have, or a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+from zoneinfo import ZoneInfo
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.templating import Jinja2Templates
+
+from node.dicom import identity
+from node.web.dependencies import WebParts
+from node.web.users import may_administer, name_of
+
+_FOLDER: Final = Path(__file__).parent
+STATIC: Final = _FOLDER / "static"
+
+
+def render(
+    parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
+) -> Response:
+    """Fill a template; about: its own values. The page must not be cached: it may name a patient."""
+    user = request.scope.get("state", {}).get("user")
+    common = {
+        "program": identity.PROGRAM,
+        "version": identity.VERSION,
+        "node": parts.settings.listener.ae_title,
+        "label": identity.RESEARCH_LABEL,
+        "zone": parts.settings.site.timezone,
+        "local": partial(_local, zone=parts.settings.site.zone),
+        "kept": _kept_together,
+        "user": name_of(request),
+        "has_session": user is not None and user.means == "session",
+        "csrf_token": "" if user is None else user.csrf_token,
+        "troubles": parts.troubles(),
+        "may_administer": may_administer(request),
+    }
+    return _templates().TemplateResponse(
+        request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}
+    )
+
+
+def _local(moment: datetime, *, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).strftime("%Y-%m-%d %H:%M")
+
+
+def _kept_together(text: str) -> str:
+    """Let no line break part a number from its percent sign."""
+    return text.replace(" %", "\xa0%")
+
+
+@cache
+def _templates() -> Jinja2Templates:
+    return Jinja2Templates(_FOLDER / "templates")
+
+
+def refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:
+    """Return a page that says why a page cannot be shown; back: link to another page."""
+    return render(parts, request, "problem.html", {"status": status, "text": text, "back": back}, status=status)
