@@ -11,6 +11,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,17 +198,24 @@ class Alerts:
         self._directory, self._look, self._send = directory, look, send
         self._after_seconds = after_seconds
         self._unwritten: AlertState | None = None
+        self._turn = ExitStack()
         pause = min(_LONGEST_PAUSE_SECONDS, after_seconds)
         self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
 
     def close(self) -> None:
         """Stop; waiting alerts are sent after the next start."""
         self._thread.close()
+        self._turn.close()
 
     def _act(self) -> None:
-        with files.try_lock(self._directory / "told-troubles.lock") as is_free:
-            if is_free:
+        """Tell in turn with other processes; a state that only this one knows is not left to them."""
+        lock = self._directory / "told-troubles.lock"
+        try:
+            if self._unwritten is not None or self._turn.enter_context(files.try_lock(lock)):
                 self._tell()
+        finally:
+            if self._unwritten is None:
+                self._turn.close()
 
     def _tell(self) -> None:
         before, found = self._unwritten or read(self._directory), tuple(self._look())

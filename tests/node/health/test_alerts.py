@@ -200,6 +200,51 @@ def test_an_alert_is_sent_once_while_the_disk_is_not_writable(tmp_path: Path, mo
     assert alerts.read(tmp_path).known
 
 
+def test_of_several_processes_one_sends_the_alert_while_the_disk_is_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, looks = list[str](), Counter[str]()
+    found = [FULL]
+
+    def look() -> Sequence[Trouble]:
+        looks["all"] += 1
+        return found
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    def told(number: int) -> None:
+        before = looks["all"]
+        peers.wait_until(lambda: len(sent) >= number and looks["all"] > before + 20, what="the alert, and more looks")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", fail)
+        several = [
+            Alerts(tmp_path, look, lambda alert: sent.append(alert.status), after_seconds=0.05) for _ in range(3)
+        ]
+        told(1)
+    peers.wait_until((tmp_path / alerts.FILE).is_file, what="the state on disk")
+    told(1)
+    found.clear()
+    told(2)
+    for running in several:
+        running.close()
+
+    assert sent == ["begun", "ended"]
+
+
+def test_another_process_sends_the_alerts_of_one_that_ended_while_the_disk_was_not_writable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
+
+    run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
+
+
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / alerts.FILE).write_text('{"known": 7}', encoding="utf-8")
 
