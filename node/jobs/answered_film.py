@@ -8,7 +8,6 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from models.documents import decode
 from node import log
 from node.dicom import header_reading
 from node.domain import Film, JsonObject
@@ -18,7 +17,7 @@ from node.outputs.corrected_film import sides_of
 from node.prompt_set import PromptSet
 from node.store import study_facts
 from node.store.correction import Correction
-from node.store.received import Instance, newest_reading
+from node.store.received import Instance, answer_in, newest_reading
 from node.store.spool import Spool
 
 REMOVED: Final = "the study of this film is being removed"
@@ -45,6 +44,8 @@ class AnsweredFilm:
 def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
     """Return a received film with its answer. Raises InputError if it has none, and UnusableFilm."""
     reading = newest_reading(spool.readings(instance.study_uid), instance)
+    if reading is None and spool.damaged_readings(instance.study_uid):
+        raise UnusableFilm("an answer of this study is damaged on disk; have the study read again")
     if reading is None:
         raise InputError("this film has no answer yet; wait until it is read")
     return _with_header(instance, reading[1], spool)
@@ -53,11 +54,11 @@ def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
 def _with_header(instance: Instance, stored: JsonObject, spool: Spool) -> AnsweredFilm:
     try:
         header = header_reading.read_header(instance.path, character_set=spool.character_set)
-        return AnsweredFilm(instance=instance, answer=decode(Film, stored), header=header, stored=stored)
+        return AnsweredFilm(instance=instance, answer=answer_in(stored, instance), header=header, stored=stored)
     except FileNotFoundError as error:
         raise UnusableFilm(REMOVED) from error
-    except (Undecodable, KeyError, TypeError, ValueError) as error:
-        raise UnusableFilm("this film or its answer is damaged on disk; its study can be retried") from error
+    except (Undecodable, OtherForm) as error:
+        raise UnusableFilm("this film or its answer is damaged on disk; have its study read again") from error
 
 
 def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
@@ -85,7 +86,7 @@ def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: Prompt
         ]
     except (InputError, OtherForm, OSError):
         return True
-    if not films and not facts.rejected:
+    if (not films and not facts.rejected) or spool.damaged_readings(study_uid):
         return True
     released = [each for each in facts.corrections if each.id not in facts.waiting]
     now, settled = (

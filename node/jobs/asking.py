@@ -169,6 +169,6 @@ class QuestionAnswerer:
 
 def questions_of(spool: Spool, film: Instance) -> list[AskedQuestion]:
     """Return the stored questions about a film, oldest first."""
-    stored = (asked_question.question_from_json(content) for content in spool.documents(film.study_uid, "questions"))
+    stored = spool.documents_as(asked_question.question_from_json, film.study_uid, "questions")
     own = [question for question in stored if question.film == film.sop_instance_uid]
     return sorted(own, key=lambda question: (question.asked_at, question.id))

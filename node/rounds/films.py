@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pydicom.dataset import Dataset
 
-from models.documents import decode, encode
+from models.documents import encode
 from node.dicom import header_reading
 from node.dicom.header import read_meta
 from node.dicom.identity import VERSION
@@ -125,7 +125,7 @@ class FilmReader:
             return Film(source=source, reason=Reason.DAMAGED), None
         key = self.key(file)
         if (kept := facts.readings.get(key)) is not None:
-            return decode(Film, kept), None
+            return kept, None
         if self.spool.interrupted_readings(facts.uid, key) >= MOST_INTERRUPTIONS:
             return Film(source=source, reason=Reason.INTERRUPTED), None
         try:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from node import log
-from node.errors import where
+from node.errors import OtherForm, where
 from node.health import notices
 from node.jobs import processes
 from node.orders.store import OrderStore
@@ -79,7 +79,7 @@ def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -
         and ledger.study_state(study_uid) == "finished"
         and ledger.is_delivered(study_uid)
         and not spool.has_unread(study_uid)
-        and not any(answer.is_open for answer in questions.answers_of(spool, study_uid))
+        and _is_answered(spool, study_uid)
     ]
 
 
@@ -93,6 +93,15 @@ def removed(spool: Spool, ledger: Ledger, *, limit: datetime) -> list[str]:
         for study_uid in ledger.finished_studies(before=limit)
         if not spool.instances(study_uid) and ledger.is_delivered(study_uid)
     ]
+
+
+def _is_answered(spool: Spool, study_uid: str) -> bool:
+    """Return whether no answer of a study is still to be sent; one that cannot be read may be."""
+    try:
+        return not any(answer.is_open for answer in questions.answers_of(spool, study_uid))
+    except OtherForm as error:
+        log.get().error("retention.failed", study=study_uid, reason=str(error))
+        return False
 
 
 def _is_old(spool: Spool, study_uid: str, limit: datetime) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.results import delivery_of
 from node.domain import Delivery
-from node.errors import where
+from node.errors import OtherForm, where
 from node.health import notices
 from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
@@ -302,7 +302,8 @@ class LedgerFiller(Periodic):
             if self._closing.is_set():
                 return
             if study_uid in unnamed:
-                note_patients(self._spool, self._ledger, study_uid)
+                with suppress(OtherForm):  # of this study alone: it is named when this can be read
+                    note_patients(self._spool, self._ledger, study_uid)
             if study_uid not in recorded and not self._spool.has_unread(study_uid):  # else its round records it
                 self._ledger.statistics.fill(study_uid, *self._rows(study_uid))
 
@@ -312,7 +313,7 @@ class LedgerFiller(Periodic):
             seen, facts = received_films(study_uid, self._spool, self._prompts()), load(self._spool, study_uid)
             films = [item.film for item in seen if item.film is not None and item.rejected is None]
             return ledger_rows.rows_of(facts, films, zone=self._zone), list(ledger_rows.review_rows(facts, films))
-        except (FileNotFoundError, KeyError, TypeError, ValueError):
+        except (FileNotFoundError, OtherForm):
             return Rows(films=(), findings=()), []
 
 

@@ -17,10 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from node.domain import JsonObject, is_uid
+from models.documents import decode
+from node.domain import Film, JsonObject, is_uid
 from node.errors import is_of_file
 from node.store import files
 
@@ -127,6 +129,11 @@ def newest_reading(
     readings: readings of the object's study, oldest first
     """
     return next((found for found in reversed(readings) if found[1].get("file") == instance.path.name), None)
+
+
+def answer_in(reading: JsonObject, instance: Instance) -> Film:
+    """Return the answer in a reading of an object. Raises OtherForm."""
+    return files.made(partial(decode, Film), reading, place=f"the reading of {instance.path}")
 
 
 def newest_arrival(studies: Path) -> datetime | None:

@@ -34,7 +34,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from node.domain import Delivery, JsonObject, OutputObject, is_uid
+from node.domain import Delivery, Film, JsonObject, OutputObject, is_uid
 from node.errors import Refused
 from node.store import begun, correction, files, received, rounds
 from node.store.begun import BegunWork
@@ -200,8 +200,9 @@ class Spool:
         return len(files.listed(self._folder(study_uid) / "readings", "*.begun"))
 
     def forget_interrupted_readings(self, study_uid: str) -> None:
-        """Reset all counts of a study, so that its films are read and its outputs written again."""
-        for path in (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid)):
+        """Reset all counts of a study and remove damaged readings: its films are read, its outputs written again."""
+        counts = (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid))
+        for path in (*counts, *self.damaged_readings(study_uid)):
             path.unlink(missing_ok=True)
 
     def received_path(self, study_uid: str, file: str) -> Path:
@@ -212,9 +213,9 @@ class Spool:
         """Store the answers about one film."""
         self._write(self._folder(study_uid) / "readings" / f"{key}.json", files.to_json(content))
 
-    def reading(self, study_uid: str, key: str) -> JsonObject | None:
-        """Return the answers about one film; None if there are none under this key."""
-        return files.read_json(self._folder(study_uid) / "readings" / f"{key}.json")
+    def reading(self, study_uid: str, key: str) -> Film | None:
+        """Return the answer to one film; None if there is none under this key, or it cannot be read."""
+        return files.read_known(Film, self._folder(study_uid) / "readings" / f"{key}.json")
 
     def readings(self, study_uid: str) -> list[tuple[datetime, JsonObject]]:
         """Return all stored answers about a study's films, by every model, with their times; oldest first."""
@@ -224,6 +225,11 @@ class Spool:
             if (at := files.changed_at(path)) is not None and (content := files.read_json(path)) is not None
         ]
         return sorted(kept, key=lambda reading: reading[0])
+
+    def damaged_readings(self, study_uid: str) -> list[Path]:
+        """Return the files of a study's readings that are damaged, so that nobody knows their film."""
+        paths = files.documents(self._folder(study_uid) / "readings")
+        return [path for path in paths if files.read_json(path) is None and path.exists()]
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
         """Store a document of a study, synced; a released correction makes its films unread until a round follows it.

@@ -17,7 +17,7 @@ from typing import Final
 
 from node.dicom import header_reading, rejection_note
 from node.dicom.rejection_note import RejectionNote
-from node.domain import JsonObject
+from node.domain import Film
 from node.errors import InputError, Undecodable
 from node.store import correction, questions, received, rounds
 from node.store.correction import Correction
@@ -52,7 +52,7 @@ class StudyFacts:
     corrections: tuple[Correction, ...]
     waiting: frozenset[str]
     answers: tuple[SentAnswer, ...]
-    readings: Mapping[str, JsonObject]
+    readings: Mapping[str, Film]
 
     @property
     def unread(self) -> tuple[Instance, ...]:

@@ -37,6 +37,7 @@ router = APIRouter(include_in_schema=False)
 
 _BETWEEN: Final = "The probability is too low for present and too high to leave unreported."
 _UNMEASURED: Final = "The threshold was not measured on such films."
+_UNREADABLE: Final = "The answer to this film cannot be read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,17 +175,17 @@ def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFi
     """Yield the film of a row, unless it was rejected or removed meanwhile."""
     for received in study:
         uid, film = received.instance.sop_instance_uid, received.film
-        if uid != row.film or film is None or received.rejected is not None:
+        if uid != row.film or received.status not in ("read", "not_processed", "answer_unreadable"):
             continue
-        findings = ledger_rows.open_findings(film)
+        findings = () if film is None else ledger_rows.open_findings(film)
         yield ReviewFilm(
             study=row.study_uid,
             film=uid,
             received_at=received.instance.received_at,
             is_stat=row.is_stat,
             findings=tuple(map(_shown, findings)),
-            cautions=tuple(wording.cautions(film)),
-            finished=not findings,
+            cautions=(_UNREADABLE,) if film is None else tuple(wording.cautions(film)),
+            finished=film is not None and not findings,
         )
 
 

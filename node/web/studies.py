@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from pydicom.dataset import Dataset
 
-from models.documents import decode
+from node import log
 from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
-from node.errors import Undecodable
+from node.errors import OtherForm, Undecodable
 from node.jobs import gathering
 from node.outputs import ratio_text, report_json, vocabulary, wording
 from node.outputs.corrected_film import correct, sides_of
@@ -25,7 +26,7 @@ from node.prompt_set import PromptSet
 from node.store import lookup
 from node.store.lookup import DeliveryRow, StudyRow
 from node.store.questions import objects_of
-from node.store.received import Instance, newest_reading
+from node.store.received import Instance, answer_in, newest_reading
 from node.store.rounds import coverage
 from node.store.spool import Spool
 from node.store.study_facts import FilmRejection, elsewhere, rejections_of
@@ -54,7 +55,8 @@ class FindingMark:
 class StudyLine:
     """One line of the worklist.
 
-    state: receiving, reading, finished or parked; stage, reason: where and why it is parked
+    state: receiving, reading, parked, or finished, then answer_unreadable if one of its films is;
+        stage, reason: where and why it is parked
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
@@ -111,7 +113,7 @@ class StudyFilm:
     """One received object of a study that is no question of a workstation.
 
     uid: SOP Instance UID
-    status: read, not_processed, left_alone (an object that gets no answer), waiting or rejected
+    status: read, not_processed, left_alone (an object that gets no answer), waiting, rejected or answer_unreadable
     rejected: why and when the archive rejected it; None if it did not
     round: number of the newest round that covers it; None if no round does
     film: an entry of `films` in report.json; None if it has no answer
@@ -177,7 +179,7 @@ class ReceivedFilm:
     """A received object and its outcome.
 
     film: its answer with its corrections, None if it has none; reading: as stored, empty if it was not read
-    rejected: see `StudyFilm`
+    fault: why it has an answer that cannot be read, "" if it has none or can; rejected: see `StudyFilm`
     """
 
     instance: Instance
@@ -185,6 +187,7 @@ class ReceivedFilm:
     film: Film | None
     reading: JsonObject
     rejected: FilmRejection | None
+    fault: str
 
     @property
     def status(self) -> str:
@@ -192,6 +195,8 @@ class ReceivedFilm:
         if self.rejected is not None:
             return "rejected"
         if self.film is None:
+            if self.fault:
+                return "answer_unreadable"
             return "waiting" if self.round is None else "left_alone"
         return "read" if self.film.is_read else "not_processed"
 
@@ -290,7 +295,7 @@ def _line(
     films = [known.film for known in seen if known.film is not None and known.rejected is None]
     return StudyLine(
         uid=study_uid,
-        state=row.state,
+        state="answer_unreadable" if row.state == "finished" and "answer_unreadable" in statuses else row.state,
         stage=row.stage,
         reason=row.reason,
         changed_at=row.changed_at,
@@ -349,31 +354,50 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     """Return the newest version of each received object but questions, with its outcome, in order of arrival.
 
     Corrections count from the moment in which they are stored, before a round has written new outputs.
+    An answer that cannot be read with its corrections is logged once in a process.
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
-    corrections = spool.corrections(study_uid)
-    asking = {mark.file for mark in objects_of(spool, study_uid)}
+    try:
+        corrections, asking, beside = spool.corrections(study_uid), objects_of(spool, study_uid), ""
+    except OtherForm as error:
+        corrections, asking, beside = [], [], str(error)
+    questions = {mark.file for mark in asking}
     instances = spool.instances(study_uid)
     rejected = rejections_of(instances)
     seen = []
     for instance in instances:
-        if instance.path.name in asking:
+        if instance.path.name in questions:
             continue
         number, parked = rounds.get(instance.path.name, (None, None))
         _, reading = newest_reading(readings, instance) or (None, {})
-        film = None
+        film, fault = None, beside if reading else ""
         if parked == Reason.PATIENT_UNCLEAR:
             film = Film(source=instance.sop_instance_uid, reason=Reason.PATIENT_UNCLEAR)
-        elif reading:
-            film = decode(Film, reading)
-            if corrections:
-                sides = sides_of(film, header_of(instance.path))
-                film = correct(film, corrections, prompts=prompts, side_of=sides)
+        elif reading and not fault:
+            try:
+                film = answer_in(reading, instance)
+                if corrections:
+                    sides = sides_of(film, header_of(instance.path))
+                    film = correct(film, corrections, prompts=prompts, side_of=sides)
+            except OtherForm as error:
+                fault = str(error)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
+        elif number is not None and not reading:
+            damaged = ", ".join(map(str, spool.damaged_readings(study_uid)))
+            fault = damaged and f"{damaged}: damaged; have the study read again"
+        if fault:
+            _log_once(study_uid, fault)
         why = rejected.get(instance.sop_instance_uid)
-        seen.append(ReceivedFilm(instance=instance, round=number, film=film, reading=reading, rejected=why))
+        seen.append(
+            ReceivedFilm(instance=instance, round=number, film=film, reading=reading, rejected=why, fault=fault)
+        )
     return seen
+
+
+@lru_cache(maxsize=1000)
+def _log_once(study_uid: str, reason: str) -> None:
+    log.get().error("answer.unreadable", study=study_uid, reason=reason)
 
 
 def header_of(path: Path, *, character_set: str = "") -> Dataset | None:

@@ -173,7 +173,7 @@ def _another_waits(parts: WebParts, film: tuple[str, str]) -> bool:
     """Return whether the review queue has a film after this one, given by its study and UID."""
     try:
         return next_film(parts, after=film) is not None
-    except (ValueError, OSError):  # a document of another study of the queue cannot be read: the link leads to it
+    except OSError:  # a file of another study of the queue cannot be read: the link leads to it
         return True
 
 

@@ -219,7 +219,7 @@ def remove(read: Read) -> None:
 
 @pytest.mark.parametrize(
     ("place", "step", "is_after"),
-    [(header_reading, "read_header", False), (answered_film, "decode", False), (answered_film, "read_film", True)],
+    [(header_reading, "read_header", False), (answered_film, "answer_in", False), (answered_film, "read_film", True)],
 )
 def test_a_study_that_is_removed_meanwhile_is_not_corrected(
     read: Read, monkeypatch: pytest.MonkeyPatch, place: ModuleType, step: str, is_after: bool

@@ -111,6 +111,17 @@ def test_a_study_with_an_answer_to_be_sent_stays(shelf: Shelf) -> None:
     assert shelf.removable() == [STUDY]
 
 
+def test_a_study_with_an_answer_that_cannot_be_read_stays_alone(shelf: Shelf) -> None:
+    other = films.keep(shelf.spool, films.thumbnail()).instance
+    os.utime(other.path, (1, 1))
+    mark = RoundMark(number=1, created_at=NOW, files=(other.path.name,), outputs=())
+    shelf.spool.mark_round(other.study_uid, mark)
+    shelf.ledger.set_study(other.study_uid, "finished")
+    shelf.spool.keep_document(STUDY, "sent", "0" * 32, {"form": "another program's"})
+
+    assert shelf.removable() == [other.study_uid]
+
+
 def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
     shelf.orders.keep(ordered(accession="A-17"))
     for path in shelf.spool.directory.glob("orders/*"):

@@ -1,0 +1,146 @@
+"""A file of one study that cannot be read: what pages and interface say of it, and that others do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from structlog.testing import capture_logs
+
+from models.contract import FindingState
+from node.jobs.answered_film import UnusableFilm, is_still_critical, read_film
+from node.service.worker import LedgerFiller
+from node.store.database import connect
+from node.store.ledger import Ledger
+from node.web import findings
+from tests.node.web.test_review_queue import finished
+from tests.support import films, peers
+from tests.support.damage import STUDY, cut
+from tests.support.finished import Finished
+from tests.support.spoken import PROMPTS
+
+SECOND = films.as_another(films.thumbnail(), "second", study="second")
+UNREAD = str(SECOND.StudyInstanceUID)
+LISTS = ("/", "/review", f"/review/next?study={STUDY}", f"/studies/{STUDY}", "/statistics")
+INTERFACE = ("/api/v1/studies", "/api/v1/review", "/api/v1/findings")
+
+
+def lose_a_field(node: Finished) -> None:
+    ((_, reading),) = node.spool.readings(UNREAD)
+    (path,) = (node.spool.directory / "studies" / UNREAD / "readings").glob("*.json")
+    node.spool.keep_reading(UNREAD, path.stem, {key: value for key, value in reading.items() if key != "view"})
+
+
+def cut_the_answer(node: Finished) -> None:
+    (path,) = (node.spool.directory / "studies" / UNREAD / "readings").glob("*.json")
+    cut(path)
+
+
+def change_the_form_of_a_correction(node: Finished) -> None:
+    node.spool.keep_document(UNREAD, "corrections", f"{1:032x}", {"form": "another program's"})
+
+
+def change_the_form_of_a_question(node: Finished) -> None:
+    node.spool.keep_document(UNREAD, "objects", "1.3", {"form": "another program's"})
+
+
+DAMAGES = [lose_a_field, cut_the_answer, change_the_form_of_a_correction, change_the_form_of_a_question]
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Finished:
+    """A node with two studies, each with a film to review."""
+    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
+    made = finished(tmp_path, FindingState.INDETERMINATE)
+    made.read(SECOND)
+    return made
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_the_lists_show_every_study_and_say_of_which_an_answer_cannot_be_read(
+    node: Finished, damage: Callable[[Finished], None]
+) -> None:
+    client = node.client()
+    before = {path: client.get(path).json() for path in INTERFACE}
+    damage(node)
+
+    with capture_logs() as lines:
+        shown = {path: client.get(path) for path in LISTS for _ in range(2)}
+        told = {path: client.get(path).json() for path in INTERFACE}
+
+    assert {path: page.status_code for path, page in shown.items()} == dict.fromkeys(LISTS, 200)
+    rows = {uid: row for row in shown["/"].text.split("<tr ") for uid in (STUDY, UNREAD) if f'data-uid="{uid}"' in row}
+    assert "answer unreadable" in rows[UNREAD] and f"/studies/{UNREAD}/manage" in rows[UNREAD]
+    assert "none reported" not in rows[UNREAD]
+    assert "unreadable" not in rows[STUDY] and "Pulmonary edema" in rows[STUDY]
+    assert {line["uid"]: line["state"] for line in told["/api/v1/studies"]["studies"]} == {
+        STUDY: "finished",
+        UNREAD: "answer_unreadable",
+    }
+    assert {film["study"]: film["cautions"] for film in told["/api/v1/review"]["films"]} == {
+        STUDY: [],
+        UNREAD: ["The answer to this film cannot be read."],
+    }
+    own = [row for row in told["/api/v1/findings"]["rows"] if row["study"] == UNREAD]
+    assert [(row["state"], row["finding"]) for row in own] == [("answer_unreadable", None)]
+    assert [row for row in told["/api/v1/findings"]["rows"] if row not in own] == [
+        row for row in before["/api/v1/findings"]["rows"] if row["study"] == STUDY
+    ]
+    (line,) = [line for line in lines if line["event"] == "answer.unreadable"]
+    assert line["study"] == UNREAD and str(node.spool.directory) in line["reason"]
+    assert [line for line in lines if line["event"] == "page.failed"] == []
+
+
+@pytest.mark.parametrize("damage", [lose_a_field, cut_the_answer])
+def test_the_page_of_the_study_says_so_until_it_was_read_again(
+    node: Finished, damage: Callable[[Finished], None]
+) -> None:
+    damage(node)
+    page = node.client().get(f"/studies/{UNREAD}")
+    assert (page.status_code, "The answer to this film cannot be read" in page.text) == (200, True)
+    with pytest.raises(UnusableFilm, match="read again"):
+        read_film(node.spool, node.spool.instances(UNREAD)[0])
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True, "nobody knows"
+
+    node.spool.forget_interrupted_readings(UNREAD)
+    node.spool.uncover(UNREAD)
+    node.round(UNREAD)
+
+    states = {line["uid"]: line["state"] for line in node.client().get("/api/v1/studies").json()["studies"]}
+    assert states == {STUDY: "finished", UNREAD: "finished"}
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
+
+
+def test_a_damaged_answer_of_another_model_goes_when_the_study_is_read_again(node: Finished) -> None:
+    readings = node.spool.directory / "studies" / UNREAD / "readings"
+    (kept,) = readings.glob("*.json")
+    (readings / "older.json").write_bytes(kept.read_bytes()[:-9])
+    assert node.spool.damaged_readings(UNREAD) == [readings / "older.json"]
+
+    node.spool.forget_interrupted_readings(UNREAD)
+
+    assert list(readings.iterdir()) == [kept]
+
+
+def test_a_lost_ledger_is_filled_though_a_document_of_one_study_cannot_be_read(node: Finished, tmp_path: Path) -> None:
+    change_the_form_of_a_question(node)
+    with closing(Ledger(connect(tmp_path / "new.sqlite"))) as ledger:
+        for study_uid in (STUDY, UNREAD):
+            ledger.add_finished_study(study_uid)
+
+        finder = LedgerFiller(node.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=True)
+        peers.wait_until(lambda: len(ledger.statistics.recorded()) == 2, what="both studies were looked at")
+        finder.close()
+
+        assert {uid: ledger.searchable.has_patient(uid) for uid in (STUDY, UNREAD)} == {STUDY: True, UNREAD: False}
+
+
+def test_the_questions_about_a_film_name_the_one_that_cannot_be_read(node: Finished) -> None:
+    node.spool.keep_document(UNREAD, "questions", f"{1:032x}", {"form": "another program's"})
+
+    answer = node.client().get(f"/api/v1/studies/{UNREAD}/films/{SECOND.SOPInstanceUID}/questions")
+
+    assert (answer.status_code, "questions/" in answer.json()["detail"]) == (503, True)
