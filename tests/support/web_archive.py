@@ -1,4 +1,4 @@
-"""A DICOMweb archive of the tests that answers what a test wants: any status and body, late, in drops or not at all."""
+"""A DICOMweb archive or a webhook that answers what a test wants: any status and body, late, in drops or not at all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from tests.support.peers import LOOPBACK
 
@@ -29,6 +30,16 @@ class WebArchive:
     drops: float | None = None
     closes: bool = False
     requests: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Where it is reached as a webhook."""
+        return f"http://{LOOPBACK}:{self.port}/hook/of/the/house"
+
+    @property
+    def posts(self) -> list[dict[str, Any]]:
+        """The JSON of each request that came, also of those that were refused."""
+        return [json.loads(body) for *_, body in list(self.requests)]
 
     def fail(self, reason: int, *, status: int = 409) -> None:
         """Answer that an object is not stored, and why (PS3.18 I.2.2)."""

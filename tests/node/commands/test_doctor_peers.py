@@ -31,11 +31,11 @@ from node.health.checks import check_certificates, check_destinations
 from node.net.tls import is_issued_by
 from node.settings.destinations import DicomDestination, Hl7Destination, TlsSettings
 from tests.support import peers
-from tests.support.alarmed import webhook
 from tests.support.certificates import Authority, Identity
 from tests.support.committing import Committing
 from tests.support.mllp import InformationSystem
 from tests.support.service import settings_for
+from tests.support.web_archive import web_archive
 
 DAY = timedelta(days=1)
 
@@ -271,7 +271,7 @@ def test_a_file_of_audit_messages_is_looked_at(tmp_path: Path) -> None:
 
 def test_the_webhook_of_alerts_is_tried_without_an_alert(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, archive_port=104)
-    with webhook() as house:
+    with web_archive() as house:
         hook = WebhookSettings(url=house.url)
         hooks = [
             hook,

@@ -23,8 +23,8 @@ from node.health import alerts
 from node.health.alerts import MOST_ATTEMPTS, Alert, Alerts, AlertState, decide, post_alert
 from node.health.troubles import Trouble
 from tests.support import films, peers
-from tests.support.alarmed import webhook
 from tests.support.service import Service, settings_for
+from tests.support.web_archive import web_archive
 
 NOON = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 DOWN = Trouble(
@@ -275,10 +275,10 @@ def posting(url: str, **changes: object) -> Send:
 
 def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("opensesame\n", encoding="utf-8")
-    with webhook() as house:
+    with web_archive() as house:
         posting(house.url, token_file=tmp_path / "token")(ALERT)
 
-    assert house.tokens == ["Bearer opensesame"]
+    assert [headers["Authorization"] for _, _, headers, _ in house.requests] == ["Bearer opensesame"]
     assert house.posts == [
         {
             "version": 1,
@@ -297,8 +297,8 @@ def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [302, 307, 404, 500])
 def test_a_webhook_that_does_not_take_it_is_asked_later(status: int) -> None:
-    with webhook() as other, webhook() as house:
-        house.status, house.location = status, other.url
+    with web_archive() as other, web_archive() as house:
+        house.status, house.headers = status, {"Location": other.url}
         with pytest.raises(RetryLater, match=f"the webhook answered with the status {status}"):
             posting(house.url)(ALERT)
 

@@ -27,30 +27,30 @@ from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.spool import Spool
 from tests.support import films, samples
-from tests.support.alarmed import Webhook, webhook
 from tests.support.peers import wait_until
 from tests.support.service import Service, settings_for
 from tests.support.spoken import PROMPTS
+from tests.support.web_archive import WebArchive, web_archive
 
 STUDY = "1.2.826.0.1.77"
 WARD = NotifySettings(name="ward", pages="https://a", url="https://b")
 
 
-def notified(folder: Path, told: Webhook) -> Settings:
+def notified(folder: Path, told: WebArchive) -> Settings:
     notify = NotifySettings(name="ward", pages="https://chex.example/", url=f"http://127.0.0.1:{told.port}")
     settings = replace(settings_for(folder / "node", archive_port=104), destinations=(), notify=(notify,))
     (folder / "critical").touch()  # the scripted reader finds a pneumothorax
     return settings
 
 
-def wait_for_posts(told: Webhook, count: int) -> None:
+def wait_for_posts(told: WebArchive, count: int) -> None:
     wait_until(lambda: len(told.posts) >= count, what=f"{count} posts", limit_seconds=60)
 
 
 @pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.drill(part="kills"))])
 def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path: Path, end: str) -> None:
     film = films.thumbnail()
-    with webhook() as told:
+    with web_archive() as told:
         told.status = 503
         settings = notified(tmp_path, told)
         with Service(settings) as node:
