@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pytest
 
 from language.check import Fault
-from models.contract import FilmReading, FindingState, PromptKind, PromptReading, ReaderPrompt, Side, Trusted
+from models.contract import FindingState, PromptKind, ReaderPrompt, Side, Trusted
 from models.engines import FloatArray
-from models.lab.evaluation.evaluated_model import read_questions
-from models.lab.evaluation.request import DEFAULT
-from models.lab.phantoms import phantom
 from models.reading import checking
 from models.reading.checking import Decided, answer_in_words, settle
-from models.reading.reader import open_reader
 from node.metrics import WITHHELD
+from node.read import prompts
+from node.read.film import film_of
+from node.read.model import RadiographReader, open_reader
+from tests.drills.sweep.checks import incomplete, measured_on
+from tests.drills.sweep.films import of_phantoms
+from tests.drills.sweep.patterns import contradictions_of
 
 EFFUSION = ReaderPrompt(
     key="pleural_effusion", kind=PromptKind.PATHOLOGY, phrases=("Pleural effusion",), negatives=("No pleural effusion",)
@@ -425,66 +425,19 @@ def test_every_reason_is_counted_from_zero() -> None:
     assert set(WITHHELD) == reasons
 
 
-# Not the rules of the program: words within a few words of each other, in whole sentences.
-_NAMES: Final[Mapping[str, str]] = {
-    "atelectasis": r"atelecta",
-    "cardiomegaly": r"cardiomegaly|enlarged (heart|cardiac)|heart .{0,12}enlarged|silhouette .{0,12}enlarged",
-    "consolidation": r"consolidation",
-    "edema": r"edema",
-    "fracture": r"fracture",
-    "lung_lesion": r"nodule|lesion|\bmass",
-    "pleural_effusion": r"effusion",
-    "pneumonia": r"pneumonia",
-    "pneumothorax": r"pneumothora",
-}
-_NOT: Final = re.compile(r"\b(no|not|without|normal|clear|intact|free)\b")
-
-
-def contradictions_of(reading: FilmReading, prompts: Sequence[ReaderPrompt]) -> list[str]:
-    """What a second reader objects to: a finding's words against its state, a side against the side of its boxes."""
-    states = {prompt.key: prompt for prompt in reading.prompts}
-    found = []
-    for sentence in reading.sentences:
-        for part in re.split(r"[.;]", sentence.text.lower()):
-            for key, pattern in _NAMES.items():
-                if not re.search(pattern, part):
-                    continue
-                is_denied = bool(_NOT.search(part))
-                state = states[key].state
-                if state is not None and is_denied == state.is_reported:
-                    found.append(f"{key} {state}: {part}")
-        found += [f"{sentence.text} {side}" for side in _wrong_side(states[sentence.prompt], sentence.text)]
-    return found
-
-
-def _wrong_side(prompt: PromptReading, text: str) -> list[str]:
-    if prompt.kind is PromptKind.REGION or prompt.state is None or not prompt.state.is_reported:
-        return []
-    sides = {side_of((scored.box.left + scored.box.right) / 2, 0.0) for scored in prompt.boxes}
-    return [side for side in ("left", "right") if re.search(rf"\b{side}\b", text.lower()) and side not in sides]
-
-
 @pytest.mark.parametrize("trusted", [pytest.param(name, marks=OBJECTS) for name in ("phantoms", "real")] + ["any"])
 def test_no_sentence_that_leaves_contradicts_a_decision(phantom_model: Path, trusted: Trusted) -> None:
-    prompts = read_questions(DEFAULT).prompts
-    reader = open_reader(phantom_model, engine="onnx", threads=1, trusted=trusted, sentences="checked")
+    """By patterns that share no rule with the program, and with words and boxes for all that is reported."""
+    asked = prompts.load("chexpert14")
+    reader: RadiographReader = open_reader(phantom_model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
+    measured = measured_on(phantom_model, trusted, asked)
 
     wrong, said = [], 0
-    for seed in range(2_000_100, 2_000_112):
-        pixels = phantom(seed, side=224).pixels.astype(np.float32) / np.float32(255)
-        reading = reader.report(reader.look(pixels), prompts, side_of=half)
-        wrong += [f"{seed}: {fault}" for fault in contradictions_of(reading, prompts)]
-        said += len(reading.sentences)
-        reported = [
-            prompt
-            for prompt in reading.prompts
-            if prompt.kind is PromptKind.PATHOLOGY and prompt.state is not None and prompt.state.is_reported
-        ]
-        assert all(prompt.sentence is not None for prompt in reported)
-        assert {reading.sentences[prompt.sentence or 0].by for prompt in reported} <= {
-            "network",
-            "network_uncalibrated",
-            "rule",
-        }
+    for name, image in of_phantoms(2_000_100, 12).images(reader):
+        reading = reader.read(image, asked)
+        film = film_of(reading, image, asked, source="1.2.3", model=reader.identity)
+        faults = [*contradictions_of(film, reading.regions), *incomplete(film, measured)]
+        wrong += [f"{name}: {fault}" for fault in faults]
+        said += len(film.sentences)
     assert wrong == []
     assert said > 12
