@@ -234,17 +234,6 @@ def test_every_published_weight_has_its_place_and_size() -> None:
     assert published.sizes_of(renamed, heads=8, generator_heads=16, max_length=128) == PUBLISHED_SIZES
 
 
-def test_old_buffers_and_compiler_prefixes_are_ignored() -> None:
-    layer = "txt_decoder.language_model.transformer.h.0.attn."
-    state = {
-        "_orig_mod.post_decoder.gate": torch.ones(1),
-        f"{layer}bias": torch.ones(1),
-        f"{layer}masked_bias": torch.ones(1),
-    }
-
-    assert published.rename(state) == {"post_decoder.gate": torch.ones(1)}
-
-
 def test_untied_embeddings_are_refused() -> None:
     language = "txt_decoder.language_model."
 
