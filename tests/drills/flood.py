@@ -122,7 +122,7 @@ def run(flood: Flood, folder: Path, *, say: ProgressReport) -> dict[str, object]
             numbers = iter(range(10**9))
             kept = http.client.HTTPConnection(LOOPBACK, node.http_port, timeout=_PATIENCE_SECONDS)
             with (
-                repeating(lambda: _probe(node.http_port), every_seconds=0.25) as probes,
+                repeating(lambda: probe(node.http_port, "/ready"), every_seconds=0.25) as probes,
                 repeating(lambda: _scrape(kept), every_seconds=2.0) as scrapes,
                 repeating(lambda: _send(node.dicom_port, next(numbers)), every_seconds=1.0) as sent,
             ):
@@ -238,14 +238,14 @@ def repeating(ask: Callable[[], None], *, every_seconds: float) -> Iterator[Prob
         thread.join(timeout=60)
 
 
-def _probe(port: int) -> None:
+def probe(port: int, path: str) -> None:
     """Ask as the kubelet does: a connection of its own for each probe, and no second try."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_PATIENCE_SECONDS)
     try:
-        connection.request("GET", "/ready", headers={"Connection": "close"})
+        connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
         answer.read()
-        assert answer.status == 200, f"/ready answered {answer.status}"
+        assert answer.status == 200, f"{path} answered {answer.status}"
     finally:
         connection.close()
 

@@ -10,7 +10,6 @@ object with `passed`.
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import json
 import random
@@ -24,13 +23,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
 from statistics import median
 from types import TracebackType
 from typing import Final, Self
 
-from pydicom.dataset import Dataset
 from pynetdicom import AE, build_context
 
 from models import progress
@@ -229,13 +226,13 @@ class Callers:
 def send_a_study(port: int, draw: random.Random, number: int) -> str | None:
     """Send one or two new films."""
     study = f"soak {number}"
-    sources = [films.as_another(_film(), f"{study} {n}", study=study) for n in range(draw.randint(1, 2))]
+    sources = [films.as_another(films.thumbnail(), f"{study} {n}", study=study) for n in range(draw.randint(1, 2))]
     return _unless_taken(peers.send_all(sources, port=port, calling_ae=CALLER))
 
 
 def send_again(port: int, _draw: random.Random, _number: int) -> str | None:
     """Send the film that all send."""
-    return _unless_taken([peers.send(_film(), port=port, calling_ae=CALLER)])
+    return _unless_taken([peers.send(films.thumbnail(), port=port, calling_ae=CALLER)])
 
 
 def send_a_lateral(port: int, _draw: random.Random, number: int) -> str | None:
@@ -246,23 +243,23 @@ def send_a_lateral(port: int, _draw: random.Random, number: int) -> str | None:
 
 def send_without_uids(port: int, _draw: random.Random, _number: int) -> str | None:
     """Send what cannot be kept; it must be refused."""
-    status = peers.send(films.changed(_film(), {"StudyInstanceUID": ""}), port=port, calling_ae=CALLER)
+    status = peers.send(films.changed(films.thumbnail(), {"StudyInstanceUID": ""}), port=port, calling_ae=CALLER)
     return f"answered by {status}" if status in (0, None) else None
 
 
 def call_as_a_stranger(port: int, _draw: random.Random, _number: int) -> str | None:
     """Call by a title that nobody gave; the association must be refused."""
-    return _unless_refused(peers.send(_film(), port=port, calling_ae="STRANGER"))
+    return _unless_refused(peers.send(films.thumbnail(), port=port, calling_ae="STRANGER"))
 
 
 def call_somebody_else(port: int, _draw: random.Random, _number: int) -> str | None:
     """Ask for another than the node; the association must be refused."""
-    return _unless_refused(peers.send(_film(), port=port, calling_ae=CALLER, called_ae="OTHER"))
+    return _unless_refused(peers.send(films.thumbnail(), port=port, calling_ae=CALLER, called_ae="OTHER"))
 
 
 def abort(port: int, draw: random.Random, _number: int) -> str | None:
     """Associate, wait, and abort."""
-    film, entity = _thumbnail(), AE(ae_title=CALLER)
+    film, entity = films.thumbnail(), AE(ae_title=CALLER)
     contexts = [build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)]
     association = entity.associate(peers.LOOPBACK, port, contexts=contexts, ae_title="CHEX")
     time.sleep(draw.uniform(0.0, _LONGEST_HOLD_SECONDS))
@@ -318,18 +315,9 @@ def _unless_refused(status: int | None) -> str | None:
     return None if status is None else f"answered by {status}"
 
 
-def _film() -> Dataset:
-    return copy.deepcopy(_thumbnail())
-
-
-@cache
-def _thumbnail() -> Dataset:
-    return films.thumbnail()
-
-
 def _request() -> bytes:
     """An association request for the film, as bytes."""
-    film = _thumbnail()
+    film = films.thumbnail()
     syntax = film.file_meta.TransferSyntaxUID.encode()
     return pdus.request(contexts=pdus.context(1, film.SOPClassUID.encode(), [syntax]))
 

@@ -20,7 +20,7 @@ from typing import Final, cast
 import yaml
 
 from tests.paths import REPOSITORY
-from tests.support.peers import LOOPBACK, free_port, require, wait_until
+from tests.support.peers import LOOPBACK, free_port, require, responds, wait_until
 
 SHIPPED = REPOSITORY / "deploy" / "prometheus"
 
@@ -95,14 +95,6 @@ class Prometheus:
             if str(alert["state"]) == "firing" and alert["labels"].get("service") == service
         }
 
-    def is_ready(self) -> bool:
-        """Whether it answers."""
-        try:
-            with urllib.request.urlopen(f"http://{LOOPBACK}:{self.port}/-/ready", timeout=5):
-                return True
-        except OSError:
-            return False
-
     def _get(self, page: str, **query: str) -> Json:
         address = f"http://{LOOPBACK}:{self.port}/api/v1/{page}?{urllib.parse.urlencode(query)}"
         try:
@@ -144,9 +136,9 @@ def run_prometheus(folder: Path, *, pace: Pace | None = None, **ports: Sequence[
     ]
     with subprocess.Popen(command, cwd=folder) as process:
         try:
-            prometheus = Prometheus(port)
-            wait_until(prometheus.is_ready, what="Prometheus answers", limit_seconds=60)
-            yield prometheus
+            ready = f"http://{LOOPBACK}:{port}/-/ready"
+            wait_until(lambda: responds(ready), what="Prometheus answers", limit_seconds=60)
+            yield Prometheus(port)
         finally:
             process.terminate()
             try:

@@ -16,7 +16,7 @@ import pytest
 LEFT_OUT: Final = ("onnx", "tensorrt", "torch")
 """How the names of these libraries begin, as packages and as modules: onnxruntime and onnxscript are among them."""
 
-_MODELS: Final = {"half_model", "phantom_model", "untrained_half_model", "untrained_model", "untrained_weights"}
+_MODELS: Final = {"half_model", "phantom_model", "untrained_weights"}
 """Fixtures that export or write a model in a process of their own, for which PyTorch is needed."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,6 +15,7 @@ from pydicom.dataset import Dataset
 from node.domain import Reason
 from node.outputs.wording import REASONS
 from tests.drills.chaos.senders import Acknowledged
+from tests.support.documents import everything, replaced
 from tests.support.films import body_of
 from tests.support.orthanc import Orthanc
 from tests.support.peers import ReceivingArchive
@@ -118,7 +119,7 @@ def unanswered(
             shown |= _referenced(dataset)
         elif dataset.Modality == "SR":
             reports.setdefault(str(dataset.SeriesInstanceUID), []).append(dataset)
-    followed = {uid for several in reports.values() for report in several for uid in _predecessors(report)}
+    followed = {uid for several in reports.values() for report in several for uid in replaced(report)}
     covered = {uid for several in reports.values() for uid in _covered_by_newest(several, followed)}
     answered = (shown | unreadable) & covered
     return tuple(sorted(uid for films in acknowledged.values() for uid in films if uid not in answered))
@@ -139,14 +140,7 @@ def changed(arrivals: Iterable[tuple[str, bytes]]) -> int:
 
 def blamed(objects: Iterable[Dataset], *, unreadable: AbstractSet[str] = frozenset()) -> int:
     """Count the statements that a film could not be decoded, of which it is not known that nobody can read it."""
-    return sum(not _called_undecodable(item) <= unreadable for dataset in objects for item in _items(dataset))
-
-
-def _items(item: Dataset) -> Iterator[Dataset]:
-    """Yield a report and each of its content items."""
-    yield item
-    for child in item.get("ContentSequence", ()):
-        yield from _items(child)
+    return sum(not _called_undecodable(item) <= unreadable for dataset in objects for item in everything(dataset))
 
 
 def _called_undecodable(item: Dataset) -> set[str]:
@@ -158,10 +152,6 @@ def _called_undecodable(item: Dataset) -> set[str]:
         for ground in item.get("ContentSequence", ())
         for reference in ground.get("ReferencedSOPSequence", ())
     }
-
-
-def _predecessors(report: Dataset) -> set[str]:
-    return _uids(report.get("PredecessorDocumentsSequence", ()))
 
 
 def _covered_by_newest(reports: list[Dataset], followed: AbstractSet[str]) -> set[str]:

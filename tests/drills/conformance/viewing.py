@@ -210,7 +210,7 @@ class _DrawnState:
 
 def _states(shown: Sequence[Study]) -> Iterator[_DrawnState]:
     for study in shown:
-        states = {_film_of(state): state for state in study.objects["gsps"]}
+        states = {documents.film_of(state): state for state in study.objects["gsps"]}
         for number, (film, result) in enumerate(zip(study.films, study.results, strict=True), 1):
             if state := states.get(str(film.SOPInstanceUID)):
                 yield _DrawnState(study=study.case.name, number=number, film=film, result=result, state=state)
@@ -258,10 +258,6 @@ def _within(picture: Picture, box: Box) -> Picture:
     """Return the part of a picture within a box, without the pixels at its edge."""
     left, top, right, bottom = (round(edge) for edge in box.edges)
     return picture[max(top, 0) + 2 : bottom - 2, max(left, 0) + 2 : right - 2]
-
-
-def _film_of(state: Dataset) -> str:
-    return str(state.ReferencedSeriesSequence[0].ReferencedImageSequence[0].ReferencedSOPInstanceUID)
 
 
 def _texts(state: Dataset) -> Iterator[tuple[str, Box]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 import statistics
@@ -126,7 +125,7 @@ class Day:
         self.ward, self.events, self.longest_behind = Ward(), course.events(plan), 0.0
         self._plan, self._settings, self._node, self._archive, self._pace = plan, settings, node, archive, pace
         self._draw = random.Random(plan.seed + 2)
-        self._plain, self._kinds = films.thumbnail(), itertools.cycle(("reject", "add", "accept"))
+        self._kinds = itertools.cycle(("reject", "add", "accept"))
         self._samples: list[tuple[float, Vitals]] = []
         self._parsed: list[Dataset] = []
         self._parsing = threading.Lock()
@@ -190,13 +189,13 @@ class Day:
             case Kind.CONFLICT:
                 self._send_other_pixels()
             case Kind.STRANGER:
-                assert peers.send(self._copy(), port=self._node.dicom_port, calling_ae=STRANGER) is None
+                assert peers.send(films.thumbnail(), port=self._node.dicom_port, calling_ae=STRANGER) is None
             case Kind.RETRY:
                 assert retry_all(self._settings)
 
     def _send(self, event: Event) -> None:
         """Send a film as a PACS does: again and again until it is acknowledged."""
-        film = films.as_another(self._copy(), event.film, study=event.study)
+        film = films.as_another(films.thumbnail(), event.film, study=event.study)
         while self._sent(film) != 0:
             time.sleep(_AGAIN_SECONDS)
         with self.ward.lock:
@@ -304,13 +303,10 @@ class Day:
 
     def _known(self, study: str, uid: str) -> Dataset:
         """The picture under UIDs that were sent before."""
-        film = self._copy()
+        film = films.thumbnail()
         film.StudyInstanceUID, film.SOPInstanceUID = UID(study), UID(uid)
         film.file_meta.MediaStorageSOPInstanceUID = film.SOPInstanceUID
         return film
-
-    def _copy(self) -> Dataset:
-        return copy.deepcopy(self._plain)
 
     def _median(self, hour: float) -> Vitals:
         begin, end = hour * course.HOUR, (hour + self._plan.over) * course.HOUR

@@ -28,7 +28,7 @@ from pydicom.uid import (
 )
 
 from models.progress import ProgressReport
-from tests.drills.flood import repeating
+from tests.drills.flood import probe, repeating
 from tests.drills.fuzz import Tally, spoil
 from tests.support import films
 from tests.support.peers import LOOPBACK, ReceivingArchive
@@ -125,7 +125,7 @@ def _shown(service: Service, numbers: range, seed: int, say: ProgressReport) -> 
     _looked_at(service.http_port, file_of(RLELossless, whole(RLELossless)[1]))  # the first film waits for imports
     before, taken = memory_mib(service.pid), [0]
     with (
-        repeating(lambda: _ask_whether_alive(service.http_port), every_seconds=0.05) as asked,
+        repeating(lambda: probe(service.http_port, "/live"), every_seconds=0.05) as asked,
         repeating(lambda: taken.append(memory_mib(service.pid)), every_seconds=0.5),
         ThreadPoolExecutor(IN_HAND) as pool,
     ):
@@ -157,12 +157,3 @@ def _looked_at(port: int, content: bytes) -> str:
         return f"fault: status {answer.status}"
     film = said["film"]
     return "read" if film["status"] == "read" else str(film["reason"])
-
-
-def _ask_whether_alive(port: int) -> None:
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=LIMIT_SECONDS)
-    try:
-        connection.request("GET", "/live")
-        connection.getresponse().read()
-    finally:
-        connection.close()
