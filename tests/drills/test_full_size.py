@@ -28,7 +28,7 @@ from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.random_weights import draw, shapes_of
 from node.config import ModelSettings
 from tests.models.test_tensorrt_rtx import attentions
-from tests.support import official
+from tests.support import official, processes
 from tests.support.archived import archived_node
 from tests.support.material import material
 
@@ -60,12 +60,6 @@ def measured(command: list[str], repository: Path) -> Measured:
         assert process.returncode == 0, command
         output.seek(0)
         return Measured(output.read(), time.monotonic() - began, usage.ru_maxrss * 1024)
-
-
-def peak_of(pid: int) -> int:
-    """The most resident memory that a running process has had, in bytes (VmHWM of proc(5))."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +143,7 @@ def test_a_node_serves_it_in_under_8_gib(model: Path, tmp_path: Path, chest_film
         node.service.read(chest_film, limit_seconds=600.0)
         done = time.monotonic()
         node.archive.wait_until(lambda: len(node.archive.kept) >= 2)
-        peak = peak_of(node.service.pid)
+        peak = 1024 * processes.status_of(node.service.pid, "VmHWM")
 
     figures |= {"serve_open_seconds": round(ready - began, 1), "serve_film_seconds": round(done - ready, 1)}
     figures |= {"serve_peak_gb": peak / 1e9}

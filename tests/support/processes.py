@@ -64,9 +64,14 @@ class Vitals:
 
 def vitals_of(process: int) -> Vitals:
     """Read them. Raises FileNotFoundError when there is no such process."""
-    lines = Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines()
-    fields = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
-    return Vitals(resident_kib=int(fields["VmRSS"]), threads=int(fields["Threads"]), descriptors=descriptors(process))
+    resident, threads = status_of(process, "VmRSS"), status_of(process, "Threads")
+    return Vitals(resident_kib=resident, threads=threads, descriptors=descriptors(process))
+
+
+def status_of(process: int, key: str) -> int:
+    """A number that a process's status tells: of memory, in KiB (VmHWM is the most that it had)."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(status.split(f"\n{key}:")[1].split()[0])
 
 
 def _below(process: int) -> Iterator[int]:

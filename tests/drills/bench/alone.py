@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from models.lab.evaluation.evaluated_model import read_questions
 from models.reading.reader import ChexReader, open_reader
 from tests.drills.bench.results import Found
 from tests.paths import REPOSITORY
+from tests.support import processes
 
 PROMPTS = REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml"
 _LIMIT_SECONDS = 600
@@ -104,9 +106,7 @@ def spent(name: str, began: tuple[float, float], ended: tuple[float, float]) -> 
 
 def gib_of(key: str) -> float:
     """A figure of memory of this process; the `ru_maxrss` of a child may be that of the process that started it."""
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    (kib,) = (int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
-    return round(kib / 2**20, 2)
+    return round(processes.status_of(os.getpid(), key) / 2**20, 2)
 
 
 if __name__ == "__main__":

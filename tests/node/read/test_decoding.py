@@ -45,7 +45,7 @@ from node.read.decoder_processes import DecoderProcesses, of_this_process
 from node.read.film import answer_film
 from node.threads import Turns
 from tests.paths import REPOSITORY
-from tests.support import decoded, films, peers
+from tests.support import decoded, films, peers, processes
 from tests.support.fakes import ScriptedReader
 from tests.support.material import material
 from tests.support.peers import ReceivingArchive
@@ -148,8 +148,7 @@ def test_one_film_needs_no_more_than_its_size(case: str, tmp_path: Path) -> None
 
 def peak_mib() -> int:
     """The most memory that this process has had at once."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.split("VmHWM:")[1].split()[0]) // 1024
+    return processes.status_of(os.getpid(), "VmHWM") // 1024
 
 
 SIDE = 60_000

@@ -22,6 +22,7 @@ from node.web.openapi import describe
 from node.web.roles import role_of
 from node.web.users import Role
 from tests.drills.fuzz import requests
+from tests.support import processes
 from tests.support.finished import parts_of
 from tests.support.peers import LOOPBACK
 from tests.support.service import Service, settings_for
@@ -109,13 +110,13 @@ def test_a_body_of_100_mb_is_refused_by_other_routes(node: tuple[Service, reques
     service, _ = node
     paths = [path for path in routes(service, "post") if not path.endswith(("instances", "dicomweb/studies", "looks"))]
 
-    before = memory_of(service.pid)
+    before = processes.status_of(service.pid, "VmRSS")
     for path in paths:
         assert status_of(sent(service, requested("POST", path, f"Content-Length: {100 * 2**20}"))) == 413, path
         assert problem_of(sent(service, requested("POST", path, f"Content-Length: {10**15}")))["status"] == 413, path
 
     assert len(paths) >= 2
-    assert memory_of(service.pid) - before < 20 * 2**20
+    assert processes.status_of(service.pid, "VmRSS") - before < 20 * 1024
 
 
 def test_a_body_that_is_no_json_is_refused(node: tuple[Service, requests.Known]) -> None:
@@ -132,7 +133,7 @@ def test_a_body_that_is_no_json_is_refused(node: tuple[Service, requests.Known])
 def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, requests.Known]) -> None:
     service, _ = node
     fields = ("Content-Type: application/dicom", f"Content-Length: {100 * 2**20}")
-    before = peak_of(service.pid)
+    before = processes.status_of(service.pid, "VmHWM")
 
     with socket.create_connection((LOOPBACK, service.http_port), timeout=60) as connection:
         connection.sendall(requested("POST", "/api/v1/instances", *fields))
@@ -141,7 +142,7 @@ def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, requests.Known]) 
         answer = read_to_end(connection)
 
     assert status_of(answer) == 409
-    assert peak_of(service.pid) - before < 40 * 2**20
+    assert processes.status_of(service.pid, "VmHWM") - before < 40 * 1024
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "BREW"])
@@ -162,22 +163,6 @@ def test_a_foreign_content_type_is_refused(node: tuple[Service, requests.Known],
         answer = sent(service, requested("POST", path, f"Content-Type: {kind}", "Content-Length: 2") + b"{}")
 
         assert status_of(answer) in (404, 415, 422), path
-
-
-def memory_of(pid: int) -> int:
-    """The memory of a process now, in bytes."""
-    return _status_of(pid, "VmRSS")
-
-
-def peak_of(pid: int) -> int:
-    """The most memory that a process had, in bytes."""
-    return _status_of(pid, "VmHWM")
-
-
-def _status_of(pid: int, key: str) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
-    (value,) = (line.split()[1] for line in lines if line.startswith(f"{key}:"))
-    return int(value) * 1024
 
 
 READER: Final = ("bob", PASSWORD)
