@@ -111,6 +111,8 @@ def with_http(keys: str) -> str:
         (of_system('type = "hl7"\n', ""), ["destinations[2].ae_title", "destinations[2].receiving_application"]),
         (of_system('"RIS"', '"' + "R" * 21 + '"'), ["destinations[2].receiving_application"]),
         (of_system('type = "hl7"', 'type = "hl7"\nprocessing_id = "X"'), ["destinations[2].processing_id"]),
+        (of_system('type = "hl7"', 'type = "hl7"\ncharacter_set = "BIG-5"'), ["destinations[2].character_set"]),
+        (f'{GOOD}[site]\ncharacter_set = "latin"\n', ["site.character_set"]),
         (of_system('ca = "ca.pem"\n', ""), ["destinations[2].tls.ca"]),
         (of_system('key = "node.key"\n', ""), ["destinations[2].tls.key"]),
         (of_system("[orders]", "[orders]\nport = 8080"), ["orders.port"]),

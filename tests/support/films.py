@@ -303,12 +303,6 @@ def headerless_bytes(film: Dataset) -> bytes:
     return buffer.getvalue()
 
 
-def truncated_bytes(film: Dataset, share: float = 0.5) -> bytes:
-    """Return the beginning of a film's file."""
-    content = file_bytes(film)
-    return content[: int(len(content) * share)]
-
-
 REFUSED: dict[str, tuple[Callable[[], Dataset], Reason]] = {
     "a CT slice": (lambda: of_class(thumbnail({"Modality": "CT"}), CTImageStorage), Reason.MODALITY),
     "a mammogram": (

@@ -26,6 +26,7 @@ from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
 from node.read.decoding import picture_of
 from node.store.incoming import has_other_pixels
+from tests.node.dicom.test_grayscale import lut
 from tests.repository.test_architecture import imports, python_files
 from tests.support import films
 
@@ -221,13 +222,6 @@ def test_a_film_with_thousands_of_private_elements_is_read(tmp_path: Path) -> No
     assert picture_of(path).any()
 
 
-def lut(**values: object) -> Dataset:
-    item = Dataset()
-    item.add_new("LUTDescriptor", "US", [2, 0, 16])
-    item.add_new("LUTData", "US", [0, 65535])
-    return films.changed(item, values)
-
-
 def broken(keyword: str) -> Dataset:
     """A header whose only attribute has three bytes where its value representation asks for two or four."""
     tag = BaseTag(tag_for_keyword(keyword) or 0)
@@ -264,7 +258,7 @@ def test_neither_age_nor_spacing_comes_of_a_broken_attribute(keyword: str) -> No
 
 
 def test_an_unusable_lut_is_kept_with_its_reason() -> None:
-    film = films.thumbnail({"ModalityLUTSequence": [Dataset()], "VOILUTSequence": [lut()]})
+    film = films.thumbnail({"ModalityLUTSequence": [Dataset()], "VOILUTSequence": lut(0, [0, 65535], bits=16)})
 
     header = parse_grayscale(film, photometric_interpretation="MONOCHROME2")
 

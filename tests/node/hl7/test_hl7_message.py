@@ -132,8 +132,6 @@ def test_every_finding_names_its_state_probability_and_film() -> None:
         (samples.EFFUSION, FindingState.PRESENT, "A"),
         (samples.DEVICES, FindingState.PRESENT, ""),
         (samples.PNEUMOTHORAX, FindingState.INDETERMINATE, ""),
-        (samples.PNEUMOTHORAX, FindingState.UNCALIBRATED, ""),
-        (samples.PNEUMOTHORAX, FindingState.ABSENT, ""),
     ],
 )
 def test_only_the_state_of_a_present_finding_is_flagged(code: Code, state: FindingState, flag: str) -> None:
@@ -171,14 +169,6 @@ def test_what_the_model_leaves_out_or_nobody_measured_says_so(
     assert tuple(coded.text(5, part) for part in range(1, len(said) + 1)) == said
     assert coded.text(5, 9).startswith(words)
     assert bool(observations(whole, "NM")) is (found.state is not FindingState.LEFT_OUT)
-
-
-def test_a_film_that_was_not_read_says_why() -> None:
-    whole = message(samples.unread(1))
-
-    said = " ".join(line.strip() for line in lines(whole, "19005-8"))
-    assert "Not processed: its pixel data could not be decoded" in said
-    assert observations(whole, "CWE") == observations(whole, "NM") == []
 
 
 def test_the_analyzed_square_and_the_sentences_are_told() -> None:

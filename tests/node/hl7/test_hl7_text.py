@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydicom.dataset import Dataset
 
-from node import config
 from node.config import OrdersSettings
 from node.deliver.hl7 import address
-from node.errors import ConfigError
 from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge, read_acknowledgment
 from node.hl7.order import Priority
@@ -301,17 +299,6 @@ def test_an_order_that_names_another_set_is_read_in_the_one_that_it_has(said: st
     assert next(found.named("ORC")).text(2) == "Größe"
 
 
-def test_a_set_that_breaks_frames_or_delimiters_is_refused() -> None:
-    table = {
-        "storage": {"directory": "node"},
-        "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
-        "destinations": [{"name": "ris", "type": "hl7", "host": "ris", "port": 2575, "character_set": "BIG-5"}],
-    }
-
-    with pytest.raises(ConfigError, match="character_set: 'BIG-5' is unknown; use UNICODE UTF-8 or ASCII or 8859/1"):
-        config.parse(table)
-
-
 KANJI = "山田^太郎"
 REQUEST = "MSH|^~\\&|RIS|A|CHEX|B|20240131||ORM^O01|M1|P|2.5.1||||||{}\rPID|||P-1||王^小明\rORC|NW|P1|F1\rOBR|1|||{}\r"
 
@@ -334,7 +321,6 @@ def said(character_set: str, encoding: str, name: str) -> bytes:
         ("8859/2", "iso8859-2", "Łódź^Żaneta"),  # where two would fit
         ("8859/15", "iso8859-15", "Müller^Jörg"),
         ("8859/1~8859/5", LATIN, "Müller^Jörg"),
-        ("8859/5", "iso8859-5", "Иванов^Иван"),
         ("KS X 1001", "euc_kr", "김^철수"),
         ("", "ascii", "Smith^John"),
         ("ASCII~ISO IR87", "iso2022_jp", f"{KANJI}^^^^^L^I"),
@@ -351,8 +337,7 @@ def test_a_message_is_read_in_the_set_that_it_names(character_set: str, encoding
 @pytest.mark.parametrize(
     "encoded",
     [
-        said("", CHINESE, "王^小明"),  # ASCII, as the standard has it
-        said("", UTF, "王^小明"),
+        said("", UTF, "王^小明"),  # ASCII, as the standard has it
         said("", LATIN, "Müller"),
         said("ASCII", UTF, "王^小明"),
         said("UNICODE UTF-8", CHINESE, "王^小明"),
@@ -363,7 +348,6 @@ def test_a_message_is_read_in_the_set_that_it_names(character_set: str, encoding
         said("GB 18030-2000", UTF, "王^小明"),
         said("KS X 1001", UTF, "김^철수"),
         said("8859/3", "iso8859-1", "Ã^Ñ"),  # no such byte there
-        said("EBCDIC", "ascii", "SMITH"),
         said("CNS 11643-1992", "ascii", "SMITH"),
         said("UNICODE UTF-16", "ascii", "SMITH"),
         said("UNICODE UTF-8~KLINGON", "ascii", "SMITH"),

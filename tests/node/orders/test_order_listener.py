@@ -257,8 +257,6 @@ def test_a_batch_is_refused_in_words(
 @pytest.mark.parametrize(
     ("control", "status", "is_cancelled"),
     [
-        ("SC", "CA", True),
-        ("XO", "CA", True),
         ("NW", "CA", True),
         ("SC", "ca", True),
         ("SC", "DC", True),

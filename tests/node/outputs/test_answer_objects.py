@@ -317,9 +317,10 @@ def lines_of(answer: JsonObject) -> list[str]:
 
 
 def test_an_answer_about_what_is_left_out_says_why() -> None:
-    said = asked_question.lines(LEFT_OUT, samples.film())
+    said, told = asked_question.lines(LEFT_OUT, samples.film()), answer_to_json(LEFT_OUT.answer)
 
-    assert answer_to_json(LEFT_OUT.answer)["reason"] == f"{wording.NEVER}."
+    assert (told["state"], told["score"], told["reason"]) == (FindingState.LEFT_OUT, None, f"{wording.NEVER}.")
+    assert answer_to_json(EXACT.answer)["score"] == 0.1 + 0.2
     assert "Answer: Not evaluated by this model." in said
     assert "probability" not in " ".join(said)
 

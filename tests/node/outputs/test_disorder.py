@@ -166,15 +166,6 @@ def test_an_object_that_can_be_mistaken_is_refused(
         take(tmp_path, content)
 
 
-@pytest.mark.parametrize("content", MISTAKABLE.values(), ids=MISTAKABLE)
-def test_no_reader_takes_an_object_that_can_be_mistaken(tmp_path: Path, content: bytes) -> None:
-    path = written(tmp_path, content)
-
-    for read in (header_reading.read_header, header_reading.read_identity):
-        with pytest.raises(Undecodable):
-            read(path)
-
-
 @pytest.mark.parametrize("take", [as_c_store, over_http, by_read, by_explain])
 def test_the_same_object_in_order_is_taken(tmp_path: Path, take: Callable[[Path, bytes], None]) -> None:
     take(tmp_path, films.file_bytes(films.thumbnail()))

@@ -42,9 +42,6 @@ class Case:
 
 CASES = {
     "lateral": Case(view=picture(lateral=0.6, AP=0.4), note=Note.VIEW_DISAGREES, doubt="other_view"),
-    "probably lateral or no chest": Case(
-        view=picture(lateral=0.3, not_chest=0.3, PA=0.4), note=Note.VIEW_DISAGREES, doubt="other_view"
-    ),
     "mirrored": Case(view=picture(PA=1.0, mirrored=True), note=Note.MIRRORED, doubt="mirrored"),
     "rotated": Case(view=picture(PA=1.0, rotated=True), note=Note.ROTATED, doubt="rotated"),
     "bone": Case(changes={"ImageType": ["DERIVED", "PRIMARY", "BONE"]}, note=Note.IMAGE_TYPE, doubt="image_type"),

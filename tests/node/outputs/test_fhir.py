@@ -13,16 +13,12 @@ import pytest
 from highdicom.sr import Comprehensive3DSR, MeasurementReport
 from pydicom.dataset import Dataset
 
-from node.domain import Assessment, Film, OutputObject, ReaderMark, Report
+from node.domain import Assessment, Film, ReaderMark, Report
 from node.outputs import fhir
 from node.outputs.sr import report as sr
-from tests.node.outputs.test_identity import Node
+from tests.node.hl7.test_hl7_message import SR
+from tests.node.outputs.test_identity import Node, X
 from tests.support import samples
-
-X = {"PatientID": "P-1", "PatientName": "Xiang^Xu", "AccessionNumber": "A-1"}
-SR = OutputObject(
-    kind="sr", study_uid=samples.STUDY, sop_class_uid="1.2", sop_instance_uid="2.25.77", series_instance_uid="1.3"
-)
 
 
 def written(*films: Film, header: Dataset | None = None, report: Report | None = None) -> bytes:

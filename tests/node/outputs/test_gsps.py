@@ -25,6 +25,7 @@ from node.outputs.source import Picture, Source
 from node.outputs.sr import report as sr
 from tests.support import films, samples, validators
 from tests.support.decoded import stored_picture
+from tests.support.documents import contents, everything
 from tests.support.samples import BERLIN, absent, bare, cr, film, finding, received, report, several, sources, unread
 
 
@@ -71,15 +72,12 @@ def regions(dataset: Dataset) -> dict[str, tuple[float, ...]]:
     return {uid: surrounding(item.GraphicData for item in items) for uid, items in tracked(dataset).items()}
 
 
-def reported_regions(item: Dataset) -> dict[str, tuple[float, ...]]:
+def reported_regions(document: Dataset) -> dict[str, tuple[float, ...]]:
     """Return the boxes of a report's groups by tracking UID."""
-    found: dict[str, tuple[float, ...]] = {}
-    for child in item.get("ContentSequence", ()):
-        found |= reported_regions(child)
-        parts = {part.ConceptNameCodeSequence[0].CodeValue: part for part in child.get("ContentSequence", ())}
-        if child.ConceptNameCodeSequence[0].CodeValue == "125007":
-            found[parts["112040"].UID] = surrounding([parts["111030"].GraphicData])
-    return found
+    found = [item for item in everything(document) if item.ConceptNameCodeSequence[0].CodeValue == "125007"]
+    return {
+        contents(group, "112040")[0].UID: surrounding([contents(group, "111030")[0].GraphicData]) for group in found
+    }
 
 
 def test_report_and_state_share_tracking_uids_and_rectangles() -> None:
@@ -363,8 +361,7 @@ NARROW: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("case", NARROW)
 def test_a_window_below_1_is_written_as_a_table_that_shows_the_same(case: str, tmp_path: Path) -> None:
     header = films.changed(films.ramp(), {"WindowCenter": 0.1, "WindowWidth": 0.2, **NARROW[case]})
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(header))
+    path = films.saved(tmp_path, header)
     whole = Box(left=0, top=0, right=64, bottom=64)
     of = Film(source=str(header.SOPInstanceUID), columns=64, rows=64, analyzed=whole)
     stored = stored_picture(path)

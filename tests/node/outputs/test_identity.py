@@ -25,8 +25,6 @@ from node.domain import OutputObject
 from node.errors import GiveUp
 from node.hl7.text import Message, read
 from node.jobs.queue_places import waiting
-from node.jobs.round_steps import Steps
-from node.metrics import Metrics
 from node.orders.messages import read_orders
 from node.orders.store import OrderStore
 from node.outputs import oru
@@ -41,7 +39,7 @@ from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from node.web import studies
-from tests.node.outputs.test_rejection import highdicom_note, rejected_uids
+from tests.node.outputs.test_rejection import highdicom_note, rejected_uids, requested
 from tests.node.test_metrics import samples as samples_of
 from tests.support import films, samples, senders
 from tests.support.documents import replaced
@@ -62,13 +60,6 @@ PROMPTS: Final = replace(prompts.load("chexpert14"), prompts=(prompts.load("chex
 
 def header(changes: Changes) -> Dataset:
     return films.changed(samples.cr(1), changes)
-
-
-def requested(**values: str) -> list[Dataset]:
-    """Make the request items of a film."""
-    item = Dataset()
-    films.changed(item, values)
-    return [item]
 
 
 def as_sr(source: Dataset) -> Dataset:
@@ -202,16 +193,8 @@ class Node:
             zone=ZoneInfo("UTC"),
             kinds=kinds or ("sr", "gsps", "oru"),
         )
-        self.metrics = Metrics()
-        self.steps = Steps(
-            pipeline=pipeline,
-            ledger=self.ledger,
-            metrics=self.metrics,
-            destinations={
-                kind: Hl7Destination(name=kind, host="127.0.0.1", port=1, outputs=(kind,)) for kind in pipeline.kinds
-            },
-            stat_seconds=900.0,
-        )
+        destinations = [Hl7Destination(name=kind, host="127.0.0.1", port=1, outputs=(kind,)) for kind in pipeline.kinds]
+        self.steps = senders.steps(pipeline, self.ledger, *destinations)
 
     def receive(self, name: str, **changes: object) -> str:
         """Receive a film; its SOP Instance UID."""
@@ -673,8 +656,8 @@ def test_what_speaks_against_an_order_is_counted(node: Node) -> None:
 
     node.round()
 
-    assert samples_of(node.metrics.registry, "cxr_orders_unmatched_total") == {(): 1.0}
-    assert samples_of(node.metrics.registry, "cxr_studies_divided_total") == {(): 1.0}
+    assert samples_of(node.steps.metrics.registry, "cxr_orders_unmatched_total") == {(): 1.0}
+    assert samples_of(node.steps.metrics.registry, "cxr_studies_divided_total") == {(): 1.0}
 
 
 @pytest.mark.parametrize(
@@ -757,8 +740,7 @@ def test_a_result_of_another_patient_is_withdrawn(
 def test_a_number_that_is_left_out_is_noted_everywhere(tmp_path: Path) -> None:
     node = Node(tmp_path / "node", "sr", "gsps", "oru")
     uid = node.receive("film", PatientID="7" * 70)
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(received("film", {"PatientID": "7" * 70})))
+    path = films.saved(tmp_path, received("film", {"PatientID": "7" * 70}))
 
     outputs = node.round()
 

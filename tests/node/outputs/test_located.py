@@ -94,8 +94,6 @@ def test_what_is_reported_has_a_zone_and_what_is_not_the_boxes_that_were_searche
     ("state", "boxes"),
     [
         (FindingState.PRESENT, LOOKED),
-        (FindingState.INDETERMINATE, LOOKED),
-        (FindingState.UNCALIBRATED, LOOKED),
         (FindingState.LEFT_OUT, LOOKED),
         (FindingState.ABSENT, ()),
     ],

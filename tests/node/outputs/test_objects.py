@@ -29,7 +29,6 @@ from node.outputs.document import save_bytes
 from node.outputs.source import Picture, from_files
 from node.outputs.sr import report as sr
 from node.outputs.writers import output_of, sop_class_of
-from node.read import decoding
 from tests.node.outputs.test_answer_objects import QUESTIONS, asked
 from tests.node.outputs.test_answer_objects import written as written_answer
 from tests.support import films, samples, validators
@@ -157,21 +156,6 @@ def written(of: Report, *headers: Dataset, zone: ZoneInfo = BERLIN) -> Dataset:
     """Write a report on one film, and read it back from its bytes."""
     [dataset] = samples.datasets(sr.write, of, sources(*(headers or (cr(1), bare(2)))), zone)
     return dcmread(BytesIO(save_bytes(dataset)))
-
-
-@pytest.mark.parametrize(
-    ("created", "expected"),
-    [
-        (ONE.created_at, ("20240201", "003015")),  # 23:30:15 UTC the day before
-        (datetime(2024, 7, 1, tzinfo=UTC), ("20240701", "010000")),  # the offset is that of the film, not of summer
-    ],
-)
-def test_times_are_those_of_the_site_when_the_film_was_taken(created: datetime, expected: tuple[str, str]) -> None:
-    dataset = written(replace(ONE, created_at=created))
-
-    assert (dataset.ContentDate, dataset.ContentTime) == expected
-    assert dataset.TimezoneOffsetFromUTC == "+0100"
-    assert dataset.SOPInstanceUID == written(ONE).SOPInstanceUID
 
 
 def objects_of_first(*of: Film) -> dict[tuple[str, str], bytes]:
@@ -365,18 +349,6 @@ def test_one_picture_is_kept_at_a_time(tmp_path: Path) -> None:
     assert kept is ask_first()
     assert ask_second() is not None
     assert kept is not ask_first()
-
-
-def test_the_picture_of_a_file_is_the_film_as_displayed(tmp_path: Path) -> None:
-    headers, paths = saved(tmp_path, films.rg1())
-    [source] = from_files(headers, paths).values()
-
-    picture = source.picture()
-
-    read = next(iter(paths.values()))
-    upright = decoding.load(read, gray="voi", square=lambda columns, rows: (0.0, 0.0, columns, rows)).gray
-    assert picture is not None
-    assert np.array_equal(picture, np.rint(upright * 255).astype(np.uint8))
 
 
 def test_a_damaged_file_has_no_picture_and_a_lost_one_is_an_error_of_the_disk(tmp_path: Path) -> None:

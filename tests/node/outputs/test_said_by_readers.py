@@ -16,7 +16,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from models.contract import Box, FilmReading, FindingState, PromptKind, PromptReading, ScoredBox, Trusted
+from models.contract import Box, FindingState, PromptKind, Trusted
 from models.decisions import Decisions, Measurement
 from models.reading.decision import decide
 from node.answers.questions import understand
@@ -24,15 +24,11 @@ from node.answers.replies import answer
 from node.domain import Code, Film, Finding
 from node.metrics import Metrics
 from node.outputs import impression, report_json, vocabulary, wording
-from node.outputs.asked_question import answer_to_json
 from node.outputs.corrected_film import correct
 from node.outputs.document import save_bytes
 from node.outputs.sr import report as sr
 from node.read import prompts
-from node.read.findings import find
-from node.read.framing import Framing
 from node.store.correction import Correction, CorrectionKind
-from tests.node.outputs.test_answer_objects import LEFT_OUT as ASKED
 from tests.support import samples, validators
 from tests.support.documents import contents, groups
 from tests.support.output_texts import hl7_lines, texts_of
@@ -311,34 +307,6 @@ def test_what_a_reader_says_of_what_is_left_out_counts_and_has_no_number(
     assert len(found["boxes"]) == (state is FindingState.PRESENT)
     is_named = "not evaluated" in " ".join(impression.of_film(film)).lower()
     assert is_named is (state is FindingState.LEFT_OUT)
-
-
-def test_a_number_of_it_never_enters_the_node() -> None:
-    box = ScoredBox(box=DRAWN, score=0.74)
-    told = PromptReading(key=PNEUMOTHORAX, probability=0.74, state=FindingState.LEFT_OUT, boxes=(box,))
-
-    [found] = find(
-        FilmReading(prompts=(told,)),
-        SET,
-        source="1.2",
-        framing=Framing(columns=1000, rows=1000, square=samples.SQUARE),
-        model=samples.MODEL,
-        sides_known=True,
-    )
-
-    assert (found.probability, found.boxes, found.side, found.place) == (None, (), None, "told")
-
-
-@pytest.mark.parametrize(
-    ("state", "score", "reason"), [(FindingState.LEFT_OUT, None, "Not assessed"), (FindingState.ABSENT, 0.1 + 0.2, "")]
-)
-def test_a_question_about_what_is_left_out_is_answered_without_a_number(
-    state: FindingState, score: float | None, reason: str
-) -> None:
-    content = answer_to_json(replace(ASKED.answer, state=state, score=score))
-
-    assert (content["state"], content["score"]) == (state, score)
-    assert str(content["reason"] or "").startswith(reason)
 
 
 def test_metrics_have_no_number_of_it() -> None:

@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydicom import dcmread
 from pydicom.datadict import dictionary_VR
 from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
@@ -23,17 +22,17 @@ from models.manifest import MANIFEST, read_manifest
 from node.answers.questions import understand
 from node.commands.ask import questions_of
 from node.dicom import header_reading, marked_question
-from node.domain import GroundedSentence, JsonObject, Note, Report
+from node.domain import GroundedSentence, JsonObject, Note
 from node.errors import ConfigError
 from node.hl7.text import read
 from node.outputs import oru, patient, writers
-from node.outputs.document import save_bytes
 from node.outputs.parts import divide
 from node.outputs.sr import report as sr
 from node.read import prompts
 from node.store import correction
 from node.web.corrections import NewCorrection
 from node.web.forms import NewQuestions
+from tests.node.outputs.test_objects import ONE, written
 from tests.support import films, samples, validators
 
 LONG_HEADS: Final = frozenset(("OB", "SQ", "UN", "UT"))
@@ -102,15 +101,6 @@ def test_no_writer_fails_over_such_a_value(tmp_path: Path, keyword: str, vr: str
     assert not division.unclear
     assert len(written) > 1
     assert next(read(message).named("PID")).text(5) in ("", "CompressedSamples")
-
-
-ONE = samples.report(samples.film(findings=(samples.finding(), samples.absent())))
-
-
-def written(of: Report, *headers: Dataset) -> Dataset:
-    """Write a report on one film, and read it back from its bytes."""
-    [dataset] = samples.datasets(sr.write, of, samples.sources(*(headers or (samples.cr(1),))), samples.BERLIN)
-    return dcmread(BytesIO(save_bytes(dataset)))
 
 
 @pytest.mark.parametrize(

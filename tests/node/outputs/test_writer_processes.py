@@ -96,8 +96,7 @@ def test_writers_write_the_same_objects_as_this_process(processes: WriterProcess
 
 def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProcesses, tmp_path: Path) -> None:
     dataset = films.rg1()
-    uid, path = str(dataset.SOPInstanceUID), tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(dataset))
+    uid, path = str(dataset.SOPInstanceUID), films.saved(tmp_path, dataset)
     size = {"columns": dataset.Columns, "rows": dataset.Rows}
     read = replace(samples.film(), source=uid, analyzed=Box(left=0, top=0, right=900, bottom=900), **size)
     batch = replace(

@@ -20,24 +20,22 @@ from pydicom.dataset import Dataset
 from models.contract import Box, Trusted
 from models.lab.phantoms import dicom, phantom
 from models.reading.cardiothoracic import EDGE, HEART, LEFT_LUNG, RIGHT_LUNG, ChestWidths, measure_chest
-from node import config
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine, View
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Evidence
-from node.orders.store import OrderStore
 from node.outputs.folder import write_folder
 from node.outputs.source import Source
 from node.outputs.writers import make_report, write_objects
-from node.pipeline import Pipeline
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, prompts
 from node.read.decoding import Radiograph
 from node.read.film import answer_film
 from node.read.framing import Framing, Turn
 from node.read.model import RadiographReader, Reading, open_configured, open_reader
-from node.rounds.films import FilmReader
 from node.store.spool import Spool
-from tests.support import films, samples
+from tests.node.read.test_routing import coded
+from tests.node.test_config import GOOD, load
+from tests.support import films, samples, senders
 from tests.support.fakes import ScriptedReader
 from tests.support.samples import SQUARE
 from tests.support.scripted_engine import box
@@ -46,13 +44,6 @@ PROMPTS = prompts.load("chexpert14")
 SEED = 2_000_003
 STUDY = "1.2.3"
 Edges = tuple[float, float, float, float]
-
-
-def code(value: str, scheme: str) -> Dataset:
-    """Return a coded concept."""
-    item = Dataset()
-    item.CodeValue, item.CodingSchemeDesignator = value, scheme
-    return item
 
 
 def chest(
@@ -170,9 +161,9 @@ def test_a_line_is_placed_on_the_stored_film(framing: Framing, line: MeasuredLin
         ({"ViewPosition": "AP", "BodyPartExamined": "CHEST PA"}, None),
         ({"ViewPosition": ""}, None),
         ({"ViewPosition": "AP LLD"}, None),
-        ({"ViewPosition": "", "ViewCodeSequence": [code("272479007", "SCT")]}, View.PA),
-        ({"ViewPosition": "", "ViewCodeSequence": [code("R-10206", "SRT")]}, View.AP),
-        ({"ViewPosition": "PA", "ViewCodeSequence": [code("399348003", "SCT")]}, None),
+        ({"ViewPosition": "", "ViewCodeSequence": coded("272479007")}, View.PA),
+        ({"ViewPosition": "", "ViewCodeSequence": coded("R-10206", "SRT")}, View.AP),
+        ({"ViewPosition": "PA", "ViewCodeSequence": coded("399348003")}, None),
     ],
 )
 def test_the_view_is_the_one_that_the_header_names(changes: dict[str, object], view: View | None) -> None:
@@ -335,16 +326,9 @@ def test_films_of_people_have_no_ratio_of_phantoms(
 
 
 def test_the_setting_reaches_the_reader(tmp_path: Path, phantom_model: Path) -> None:
-    settings = config.parse(
-        {
-            "listener": {"callers": [{"ae_title": "PACS", "hosts": ["127.0.0.1"]}]},
-            "storage": {"directory": str(tmp_path)},
-            "model": {"directory": str(phantom_model), "threads": 1},
-            "report": {"unmeasured_ratio": True},
-        }
-    )
+    model = f'[model]\ndirectory = "{phantom_model}"\nthreads = 1\n'
 
-    opened = open_configured(settings, PROMPTS)
+    opened = open_configured(load(tmp_path, f"{GOOD}{model}[report]\nunmeasured_ratio = true\n"), PROMPTS)
 
     assert opened.identity.unmeasured_ratio is True
 
@@ -387,13 +371,7 @@ def outputs(folder: Path, *, has_ratio: bool) -> list[str]:
     """Return the series description of every structured report of a round."""
     spool = Spool(folder)
     films.keep(spool, films.thumbnail(), study_uid=STUDY)
-    pipeline = Pipeline(
-        films=FilmReader(spool=spool, reader=RatioReader(), prompts=PROMPTS),
-        orders=OrderStore(folder),
-        zone=ZoneInfo("UTC"),
-        kinds=("sr",),
-        has_ratio=has_ratio,
-    )
+    pipeline = replace(senders.pipeline(spool, reader=RatioReader(), kinds=("sr",)), has_ratio=has_ratio)
     plan = pipeline.plan(STUDY)
     assert plan is not None
     pipeline.write(plan)

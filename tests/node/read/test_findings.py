@@ -126,6 +126,8 @@ def test_only_what_is_reported_has_boxes_and_evidence(state: FindingState) -> No
 
     assert (len(finding.boxes), finding.side) == ((2, Side.BILATERAL) if state.is_reported else (0, None))
     assert (finding.evidence is None) == (not state.is_reported)
+    assert (finding.probability is None) == (state is FindingState.LEFT_OUT)
+    assert finding.place == "told"
 
 
 def test_an_absent_finding_keeps_the_side_of_its_prompt() -> None:

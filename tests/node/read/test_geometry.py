@@ -98,22 +98,6 @@ def test_a_box_around_one_pixel_is_that_pixel_of_the_stored_film(
     assert (round(box.right), round(box.bottom)) == (round(box.left) + 1, round(box.top) + 1)
 
 
-@pytest.mark.parametrize(
-    ("turn", "expected"),
-    [
-        (Turn(), np.array([[1, 2, 3], [4, 5, 6]])),
-        (Turn(mirror_columns=True), np.array([[3, 2, 1], [6, 5, 4]])),
-        (Turn(mirror_rows=True), np.array([[4, 5, 6], [1, 2, 3]])),
-        (Turn(transpose=True), np.array([[1, 4], [2, 5], [3, 6]])),
-        (Turn(transpose=True, mirror_columns=True), np.array([[4, 1], [5, 2], [6, 3]])),
-    ],
-)
-def test_a_turn_transposes_first_and_mirrors_then(turn: Turn, expected: np.ndarray) -> None:
-    stored = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.float32)
-
-    assert np.array_equal(turned(stored, turn), expected)
-
-
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize(
     ("left", "right", "side"),

@@ -66,9 +66,10 @@ def test_rg1_is_the_same_film_in_every_encoding(name: str, tolerance: float) -> 
 def test_lossless_encodings_change_nothing(syntax: UID, gray: str, bits: int, signed: bool) -> None:
     plain = films.at_depth(bits, signed=signed)
 
-    assert np.array_equal(
-        load(films.compressed(films.at_depth(bits, signed=signed), syntax), gray).gray, load(plain, gray).gray
-    )
+    film = load(films.compressed(films.at_depth(bits, signed=signed), syntax), gray)
+
+    assert film.notes == ()
+    assert np.array_equal(film.gray, load(plain, gray).gray)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +183,6 @@ def test_a_film_without_contrast_where_it_is_read_is_blank(case: str, gray: str)
         {"BitsAllocated": None},
         {"PixelRepresentation": None},
         {"PhotometricInterpretation": None},
-        {"PixelData": b""},
-        {"Columns": 200},
     ],
 )
 def test_a_header_that_does_not_fit_its_pixels_is_refused(changes: dict[str, object]) -> None:
@@ -235,7 +234,8 @@ def test_a_header_knows_of_its_pixels_without_holding_them(tmp_path: Path) -> No
 @pytest.mark.parametrize("share", [0.6, 0.99])
 def test_a_truncated_file_keeps_its_header_and_fails_decoding(syntax: UID | None, share: float, tmp_path: Path) -> None:
     film = films.compressed(films.thumbnail(), syntax) if syntax else films.thumbnail()
-    path = saved(tmp_path, films.truncated_bytes(film, share))
+    content = films.file_bytes(film)
+    path = saved(tmp_path, content[: int(len(content) * share)])
 
     assert read_header(path).SOPInstanceUID == film.SOPInstanceUID
     assert "PixelData" in read_header(path)

@@ -21,7 +21,7 @@ from pydicom.uid import (
 
 from models.contract import VIEWS, View, ViewReading
 from node.commands.explain.film import explain_file
-from node.dicom import attributes, header_reading
+from node.dicom import attributes
 from node.dicom.film_header import parse_header
 from node.dicom.header_reading import read_header
 from node.domain import Film, FilmView, Note, Reason, TaggedView
@@ -288,10 +288,6 @@ def test_no_age_is_asked_for_by_a_model_for_all_ages() -> None:
     assert (choose(child), choose(unknown)) == (READ, READ)
 
 
-def choose_words(**changes: object) -> Decision:
-    return routing.choose(parse_header(header_of_words(**changes)), routing.RULES)
-
-
 def header_of_words(**changes: object) -> Dataset:
     """A frontal chest film whose descriptions say nothing."""
     silent = {"StudyDescription": "", "SeriesDescription": "", "ProtocolName": ""}
@@ -313,7 +309,7 @@ def header_of_words(**changes: object) -> Dataset:
     ],
 )
 def test_parts_and_views_are_known_in_many_languages(keyword: str, word: str, expected: Decision) -> None:
-    assert choose_words(**{keyword: word}) == expected
+    assert choose(header_of_words(**{keyword: word})) == expected
 
 
 @pytest.mark.parametrize(
@@ -350,7 +346,7 @@ def test_parts_and_views_are_known_in_many_languages(keyword: str, word: str, ex
     ],
 )
 def test_every_attribute_of_part_and_view_is_read_so(changes: dict[str, object], expected: Decision) -> None:
-    assert choose_words(**changes) == expected
+    assert choose(header_of_words(**changes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -376,7 +372,7 @@ def test_a_body_part_is_read_in_the_set_of_its_bytes(
     path = tmp_path / "film.dcm"
     path.write_bytes(films.file_bytes(film).replace(b"Q" * len(part), part))
 
-    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES) == expected
+    assert choose(read_header(path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -395,7 +391,7 @@ def test_words_beside_bytes_that_cannot_be_decoded_still_count(
     film = header_of_words(ViewPosition="", BodyPartExamined="")
     path = films.saved(tmp_path, films.as_written(film, {"SpecificCharacterSet": None, keyword: text}))
 
-    assert routing.choose(parse_header(header_reading.read_header(path)), routing.RULES) == expected
+    assert choose(read_header(path)) == expected
 
 
 @pytest.mark.parametrize(
@@ -421,10 +417,9 @@ def test_the_picture_decides_where_the_part_is_unknown(
 
 
 def test_explain_shows_the_words_that_count_alone(tmp_path: Path) -> None:
-    path = tmp_path / "film.dcm"
     named = header_of_words(StudyDescription="Müller, Knie", SeriesDescription="Thorax seitl. Hans")
     named.SpecificCharacterSet = "ISO_IR 192"
-    path.write_bytes(films.file_bytes(named))
+    path = films.saved(tmp_path, named)
 
     explained = explain_file(path, model=tmp_path / "none")
 
@@ -486,22 +481,16 @@ def test_the_tag_is_the_view_that_the_header_names(changes: dict[str, object], t
 @pytest.mark.parametrize(
     ("tag", "seen", "expected"),
     [
-        ("PA", picture(PA=0.99), READ),
-        ("PA", picture(AP=0.6, PA=0.4), READ),
         ("PA", picture(AP=1.0), READ),
         ("AP", picture(PA=1.0), READ),
-        ("PA", picture(lateral=1.0), DISAGREES),
         ("PA", picture(lateral=0.6, PA=0.4), DISAGREES),
         ("frontal", picture(AP=0.5, PA=0.5), READ),
-        ("frontal", picture(not_chest=0.95), DISAGREES),
         ("frontal", picture(lateral=0.3, not_chest=0.3, AP=0.4), DISAGREES),
         ("AP", picture(AP=1.0, rotated=True), Decision(action=Action.READ, notes=(Note.ROTATED,))),
         (None, None, READ),
-        (None, picture(AP=1.0), READ),
         (None, picture(PA=1.0, mirrored=True), Decision(action=Action.READ, notes=(Note.MIRRORED,))),
         (None, picture(lateral=0.4, AP=0.3, PA=0.3), READ),
         (None, picture(lateral=0.6, AP=0.4), LATERAL),
-        (None, picture(lateral=0.9, AP=0.1), LATERAL),
         (None, picture(not_chest=0.95), NOT_CHEST),
         (None, picture(lateral=0.5, not_chest=0.4, AP=0.1), LATERAL),
         (None, picture(lateral=0.3, not_chest=0.65, AP=0.05), NOT_CHEST),
