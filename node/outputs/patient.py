@@ -79,12 +79,14 @@ def copy_patient(source: Dataset, target: Dataset) -> None:
 def best_described(sources: Iterable[Dataset]) -> Dataset:
     """Return the most complete source, the first of equals. Raises ValueError if none.
 
-    A source with a patient goes before others, then one with an accession number, then one with more attributes.
+    A source with a patient goes before others, then one with an accession number, then one with the issuer of its
+    Patient ID, then one with more attributes.
     """
 
-    def rank(source: Dataset) -> tuple[bool, bool, int]:
+    def rank(source: Dataset) -> tuple[bool, bool, bool, int]:
         known = sum(bool(read_text(source, keyword)) for keyword in _REQUIRED)
-        return bool(said(source, "PatientID")), bool(said_of_request(source, "AccessionNumber")), known
+        patient, issuer = said(source, "PatientID"), said(source, "IssuerOfPatientID")
+        return bool(patient), bool(said_of_request(source, "AccessionNumber")), bool(issuer), known
 
     return max(sources, key=rank)
 
