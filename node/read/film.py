@@ -111,9 +111,12 @@ def answer_picture(image: Radiograph, reader: RadiographReader, prompts: PromptS
 
 
 def _believed(reading: Reading, decision: Decision, reader: RadiographReader, prompts: PromptSet) -> Reading:
-    """Return a film's reading, limited by doubts about its picture; with a note, no sentence denies anything."""
+    """Return a film's reading, limited by doubts about its picture.
+
+    No sentence denies anything on a film with a note on picture or header, or that is called normal beside a finding.
+    """
     doubt = view_check.doubt_of(reading.view, decision.notes)
-    if doubt is not None or decision.notes:
+    if doubt is not None or decision.notes or _called_normal(reading):
         reading = view_check.without_denials(reading)
     return doubt_reading(reading, doubt, prompts, is_checked=reader.identity.is_checked)
 

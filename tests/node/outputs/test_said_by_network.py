@@ -28,6 +28,7 @@ from tests.support.scripted_engine import PROMPTS, SENTENCES, ScriptedEngine, re
 
 CHEXPERT = prompts.load("chexpert14")
 ASKED = tuple(CHEXPERT[key] for key in ("cardiomegaly", "edema", "pleural_effusion"))
+NORMAL = CHEXPERT["no_finding"]
 SET = PromptSet(name="three", version="1", sha256="0" * 64, prompts=ASKED)
 HEART, EDEMA, DENIAL = FIGURE_7 = (
     "The heart is mildly enlarged.",
@@ -40,17 +41,30 @@ MARKED = "Not seen by the network: "
 
 
 def reader_by(
-    rule: SentenceRule, *, said: Sequence[str] = FIGURE_7, effusion: float = 0.3, is_measured: bool = True
+    rule: SentenceRule,
+    *,
+    said: Sequence[str] = FIGURE_7,
+    effusion: float = 0.3,
+    is_measured: bool = True,
+    is_normal: bool = False,
 ) -> RadiographReader:
-    """A network that finds heart and edema; is_measured: whether each threshold was, on films of people."""
-    negatives = {prompt.negatives[0]: 1 for prompt in ASKED}
-    engine = ScriptedEngine([0.8, 0.8, effusion], said, likeness={**negatives, HEART: 2, EDEMA: 3, DENIAL: 4})
+    """A network that finds heart and edema.
+
+    is_measured: whether each threshold was, on films of people; is_normal: whether it is asked, last, and calls the
+    film normal
+    """
+    negatives = {negative: 1 for prompt in (*ASKED, NORMAL) for negative in prompt.negatives[:1]}
+    normal = [0.8] if is_normal else []
+    sentences = [*said, *(["Normal."] if is_normal else [])]
+    engine = ScriptedEngine(
+        [0.8, 0.8, effusion, *normal], sentences, likeness={**negatives, HEART: 2, EDEMA: 3, DENIAL: 4}
+    )
     manifest = reader_of(engine).manifest
     measured = Measurement(measured_on="hospital", positives=200, negatives=200)
     decisions = replace(
         manifest.decisions,
-        thresholds={prompt.key: 0.6 for prompt in ASKED},
-        measurements={prompt.key: measured for prompt in ASKED if is_measured},
+        thresholds={prompt.key: 0.6 for prompt in (*ASKED, NORMAL)},
+        measurements={prompt.key: measured for prompt in (*ASKED, NORMAL) if is_measured},
     )
     words = ("cardiomegaly", "edema", "effusion", "no", "pleural")
     network = ChexReader(
@@ -106,6 +120,15 @@ def test_a_film_with_a_note_has_no_denial(tmp_path: Path) -> None:
         "cardiomegaly",
         "edema",
     ]
+
+
+def test_a_film_that_is_called_normal_beside_a_finding_has_no_denial(tmp_path: Path) -> None:
+    asked = replace(SET, prompts=(*ASKED, NORMAL))
+
+    answered = answer_film(film_of(tmp_path), reader_by("marked", is_normal=True), asked).film
+
+    assert answered is not None and Note.CALLED_NORMAL in answered.notes
+    assert not any(said.text.startswith(MARKED) for said in answered.sentences)
 
 
 @pytest.mark.parametrize("kind", [CorrectionKind.ADD, CorrectionKind.REJECT])
