@@ -26,6 +26,7 @@ from node.store import files
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.spool import Spool
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films, samples
 from tests.support.peers import wait_until
 from tests.support.service import Service, settings_for
@@ -232,6 +233,17 @@ def test_a_finding_of_a_film_that_came_again_waits_for_its_answer(tmp_path: Path
     films.keep(spool, films.changed(again, {"PatientID": "P-9"}))
 
     assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is None
+
+
+def test_a_finding_on_a_film_that_the_archive_rejected_stands_no_more_even_if_it_comes_again(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    study = read_and_noticed(spool).study_uid
+    films.keep(spool, highdicom_note(films.thumbnail()))
+    assert is_still_critical(spool, study, "pneumothorax", PROMPTS) is False
+
+    films.keep(spool, films.thumbnail({"PatientID": "P-9"}))
+
+    assert is_still_critical(spool, study, "pneumothorax", PROMPTS) is False
 
 
 def test_a_finding_stands_while_no_file_of_its_study_can_be_read(

@@ -224,6 +224,23 @@ def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
     assert is_recent(found.oldest_deliveries["down"])
 
 
+def test_of_several_times_the_overview_has_the_oldest_waiting_and_the_last_change(ledger: Ledger) -> None:
+    ends = list[datetime]()
+    for number in (1, 2):
+        ledger.set_study(f"1.{number}", "receiving")
+        ledger.add_delivery(delivery("waiting", f"2.{number}"))
+        ledger.set_sent(delivery("taken", f"3.{number}"), attempts=1, awaits_commitment=True)
+        ends.append(datetime.now(UTC))
+
+    found = ledger.overview()
+
+    oldest = (found.oldest, found.oldest_deliveries["waiting"], found.uncommitted["taken"][1])
+    assert all(at is not None and at <= ends[0] for at in oldest)
+    assert found.last_change is not None and found.last_change > ends[0]
+    assert found.taken.keys() == {"taken"}
+    assert found.taken["taken"] > ends[0].timestamp()
+
+
 def test_the_last_delivery_of_a_study_is_told_from_the_others(ledger: Ledger) -> None:
     for destination in ("first", "second"):
         ledger.add_delivery(delivery(destination))

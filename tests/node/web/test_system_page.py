@@ -25,7 +25,7 @@ from node.net.callers import RefusalKey, RefusedCallers
 from node.read.manifest import read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
-from node.store import received
+from node.store import lookup, received
 from node.store.ledger import open_ledger
 from tests.support.certificates import Authority
 from tests.support.finished import pages_of, parts_of
@@ -87,10 +87,13 @@ def test_a_paused_destination_says_why_and_since_when(pages: Pages) -> None:
 
 def test_the_line_goes_when_the_destination_accepts_again(pages: Pages) -> None:
     pages.ledger(state=DeliveryState.WAITING, reason="no connection")
+    assert "nothing yet" in pages.text()
     pages.ledger(state=DeliveryState.SENT, reason=None)
 
     assert keys(pages.settings) == []
     assert "accepts results" in pages.text()
+    accepted = lookup.moment(lookup.overview(pages.settings.storage).taken["archive"])
+    assert f"<td>{accepted:%Y-%m-%d %H:%M}" in pages.text()
 
 
 def _parked(settings: Settings) -> Settings:
