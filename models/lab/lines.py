@@ -105,6 +105,10 @@ def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mappi
     }
     if present:
         line["present"], line["mined"] = present, sorted(mined)
+    if soft := {
+        key: (present[key] + share) / 2 for key, share in film.get("probabilities", {}).items() if key in mined
+    }:
+        line["soft"] = soft
     if of_nih or reading is not None:
         shown = [key for key, there in present.items() if there and key in CHEXPERT]
         line["said"] = [sentence for key in shown for sentence in _sentences(key, boxes)]
@@ -206,6 +210,7 @@ class FilmLine(TypedDict):
     rsna: NotRequired[str]
     labels: NotRequired[dict[str, bool]]
     mined: NotRequired[list[str]]
+    probabilities: NotRequired[dict[str, float]]
     located: NotRequired[list[str]]
     report: NotRequired[str]
     sentences: NotRequired[list[SentenceLine]]
@@ -299,7 +304,9 @@ def _check_labels(line: FilmLine) -> None:
     check_classes([*labels, *corrected])
     if not all(isinstance(label, bool) for label in (*labels.values(), *corrected.values())):
         raise ValueError("labels must be true or false")
-    check_classes([*line.get("located", []), *line.get("mined", [])])
+    check_classes([*line.get("located", []), *line.get("mined", []), *line.get("probabilities", {})])
+    if not all(0 <= probability <= 1 for probability in line.get("probabilities", {}).values()):
+        raise ValueError("probabilities must be between 0 and 1")
     if unlabelled := sorted(set(line.get("mined", [])) - labels.keys()):
         raise ValueError(f"mined names {unlabelled[0]!r}, of which labels says nothing")
     check_classes(hint["finding"] for hint in line.get("hints", []))

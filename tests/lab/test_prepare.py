@@ -364,13 +364,19 @@ def test_halves_divide_patients_and_boxes() -> None:
 
 FURTHER: list[dict[str, object]] = [
     {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
-    {"file": "2_000.png", "det10": [], "google": {"pneumothorax": False, "airspace_opacity": True}},
+    {
+        "file": "2_000.png",
+        "det10": [],
+        "google": {"pneumothorax": False, "airspace_opacity": True},
+        "chexnet": {"effusion": 0.9, "edema": 0.5},
+    },
     {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},
     {
         "file": "4_000.png",
         "det10": [{"label": label, "xyxy": [8, 8, 24, 24]} for label in ("Fibrosis", "Mass")],
         "google": {"nodule_or_mass": False},
     },
+    {"file": "5_000.png", "chexnet": {"effusion": 0.25, "mass": 0.125, "nodule": 0.5, "hernia": 0.75}},
 ]
 
 
@@ -401,6 +407,8 @@ def test_a_reading_goes_before_a_mined_label_and_an_empty_one_denies(tmp_path: P
     assert other["boxes"].keys() == {"lung_lesion"} and other["present"]["consolidation"] is False
     assert other["present"]["lung_lesion"] is True, "of two readings and two labels one is enough"
     assert unread["present"]["pleural_effusion"] is True and "pleural_effusion" in unread["mined"]
+    assert unread["soft"] == {"pleural_effusion": 0.625, "lung_lesion": 0.25}
+    assert empty["soft"] == {"edema": 0.25}, "effusion was read"
 
 
 @pytest.mark.parametrize(
@@ -408,6 +416,7 @@ def test_a_reading_goes_before_a_mined_label_and_an_empty_one_denies(tmp_path: P
     [
         ({"file": "1_000.png", "det10": [{"label": "Effusoin", "xyxy": [8, 8, 24, 24]}]}, "'Effusoin' is no label"),
         ({"file": "1_000.png", "google": {"opacity": True}}, "'opacity' is no label"),
+        ({"file": "1_000.png", "chexnet": {"opacity": 0.5}}, "'opacity' is no label"),
         ({"file": "9_000.png", "det10": []}, "has a reading of 9_000.png, which nih_512.jsonl does not list"),
         ({"det10": []}, "nih_512_readings.jsonl, line 1: not a reading"),
     ],

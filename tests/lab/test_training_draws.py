@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from models.lab.training.labels import Line, labels_of
 from models.lab.training.objectives import LOSSES, draw_absent
 from models.lab.training.random_streams import stream
 from models.lab.training.runfile import Run, read_run
-from models.lab.training.stages import Stage
+from models.lab.training.stages import Drawing, MinedLabels, Stage
 from models.lab.training.text_encoding import TextEncoder
 from models.lab.training.trained_model import TrainedModel, build_model
 from models.manifest import read_manifest, write_manifest
@@ -174,3 +176,25 @@ def test_training_draws_anew_the_parts_that_an_import_lacked(run: Run, untrained
     assert build_model(replace(begun, network=shared), CATALOG, []).network.generator.prefixes == 1
     with pytest.raises(ModelError, match="sizes differ"):
         build_model(replace(begun, network=shared, start=str(untrained_weights)), CATALOG, [])
+
+
+def test_a_mined_label_may_be_wrong_and_a_soft_one_lies_between(model: TrainedModel) -> None:
+    rates = MinedLabels(missed=0.1, invented=0.02)
+    stage = replace(published("1"), losses={"presence": 1.0}, mined=rates, drawing=Drawing(classes=1e6))
+    name = NAMES[0]
+
+    def loss(**line: Unpack[Line]) -> float:
+        torch.manual_seed(0)  # The network drops out.
+        [forward] = forwards(model, stage, line, times=1)
+        with torch.no_grad():
+            return float(LOSSES["presence"](forward))
+
+    there = math.exp(-loss(present={name: True}))
+    given = -math.log(there * 0.9 + (1 - there) * 0.02)
+    absent = -math.log(1 - there * 0.9 - (1 - there) * 0.02)
+
+    assert loss(present={name: False}) == pytest.approx(-math.log(1 - there), rel=1e-4)
+    assert loss(present={name: True}, mined=[name]) == pytest.approx(given, rel=1e-4)
+    assert loss(present={name: False}, mined=[name]) == pytest.approx(absent, rel=1e-4)
+    soft = loss(present={name: True}, mined=[name], soft={name: 0.25})
+    assert soft == pytest.approx(0.25 * given + 0.75 * absent, rel=1e-4)

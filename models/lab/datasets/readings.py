@@ -5,10 +5,12 @@ SOURCE holds `nih_512.jsonl`, the films, and `nih_512_readings.jsonl`, one objec
     file: the picture, as the line of the film names it
     det10: [{label, xyxy}], the boxes of ten findings by three radiologists; an empty list says that they found none
     google: {fracture, pneumothorax, airspace_opacity, nodule_or_mass: true or false}, by four radiologists
+    chexnet: {label of ChestX-ray14 in lower case: probability}, by another network
 
-The boxes are those of ChestX-Det10 (Liu et al. 2020), the labels those of Majkowska et al. (Radiology 2020). A reading
-goes before a label that was mined from a report. Two readings of a film agree on a finding if either has found it.
-What the RSNA's radiologists said of opacities stays.
+The boxes are those of ChestX-Det10 (Liu et al. 2020), the labels those of Majkowska et al. (Radiology 2020), the
+probabilities those of a network that learned from mined labels (jrzech/reproduce-chexnet). A reading goes before a
+label that was mined from a report; a probability is no reading. Two readings of a film agree on a finding if either
+has found it. What the RSNA's radiologists said of opacities stays.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from language.labels import NO_FINDING
 from models.errors import ModelError
 from models.lab.datasets.preparation import Listing, Made, Published, relative
 from models.lab.lines import BoxLine, FilmLine, read_line
+from models.lab.tasks.labels import NIH_LABELS
 
 _FILMS: Final = "nih_512.jsonl"
 _READINGS: Final = "nih_512_readings.jsonl"
@@ -45,9 +48,13 @@ _LABELLED: Final = {
     "nodule_or_mass": "lung_lesion",
 }
 
+_OF_NETWORK: Final = {label.lower(): key for label, key in NIH_LABELS.items() if key != NO_FINDING}
+_OF_NETWORK_WITHOUT_CLASS: Final = ("emphysema", "fibrosis", "hernia", "infiltration")
+
 PUBLISHED: Final = (
     Published(what="films with boxes of three radiologists", count=86, source="data set"),
     Published(what="films with labels of four radiologists", count=32, source="data set"),
+    Published(what="films with probabilities of another network", count=157, source="data set"),
     Published(what="boxes of Consolidation", count=95, source="data set"),
     Published(what="boxes of Effusion", count=57, source="data set"),
 )
@@ -57,6 +64,7 @@ class _Reading(TypedDict, total=False):
     file: str
     det10: list[BoxLine]
     google: dict[str, bool]
+    chexnet: dict[str, float]
 
 
 class _Film(TypedDict):
@@ -95,6 +103,12 @@ def make(film: _Film, out: Path) -> Made:
         counts.update(f"boxes of {box['label']}" for box in reading["det10"])
         counts["films with boxes of three radiologists"] += 1
     counts["films with labels of four radiologists"] += "google" in reading
+    if "chexnet" in reading:
+        line["probabilities"] = {}
+        for label, probability in reading["chexnet"].items():
+            if key := _OF_NETWORK.get(label):
+                line["probabilities"][key] = max(probability, line["probabilities"].get(key, 0))
+        counts["films with probabilities of another network"] += 1
     return Made(line, counts)
 
 
@@ -121,6 +135,7 @@ def _readings(path: Path) -> Iterator[_Reading]:
             reading = cast("_Reading", json.loads(text))
             unknown = {box["label"] for box in reading.get("det10", [])} - _BOXED.keys() - {*_WITHOUT_CLASS}
             unknown |= reading.get("google", {}).keys() - _LABELLED.keys()
+            unknown |= reading.get("chexnet", {}).keys() - _OF_NETWORK.keys() - {*_OF_NETWORK_WITHOUT_CLASS}
             Path(reading["file"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{where}: not a reading as expected ({error!r}); correct or remove it") from error

@@ -56,6 +56,7 @@ class Batch:
     present: Tensor
     known: Tensor
     mined: Tensor
+    target: Tensor
     boxes: Tensor
     valid: Tensor
     located: Tensor
@@ -182,6 +183,7 @@ def collate(
         present=joined("present"),
         known=joined("known"),
         mined=joined("mined"),
+        target=joined("target"),
         boxes=torch.stack([roomy(labels.boxes) for labels in film_labels]),
         valid=torch.stack([roomy(labels.valid) for labels in film_labels]),
         located=joined("located"),

@@ -9,6 +9,7 @@ square:
 
     present: {class: true or false}, of the whole film; a class that is not named is unknown
     mined: [class], those of them that were mined from a report, and may be wrong
+    soft: {class: 0..1}, of mined ones: the mean of the label and another network's probability, which training trusts
     boxes: {class: [box]}; located: [class], the classes whose boxes are complete, possibly none
     regions: {region: box}; on a film that names any, the other regions are not visible
     region_present: {region: [class]}, classes in the region; region_known: [class], whose place is completely known
@@ -68,6 +69,7 @@ class Line(TypedDict):
 
     present: NotRequired[dict[str, bool]]
     mined: NotRequired[list[str]]
+    soft: NotRequired[dict[str, float]]
     boxes: NotRequired[dict[str, list[list[float]]]]
     located: NotRequired[list[str]]
     regions: NotRequired[dict[str, list[float]]]
@@ -103,13 +105,15 @@ class OnSide:
 class FilmLabels:
     """All labels of a film.
 
-    present, known, mined: [C], of the film; boxes: [C, T, 4]; valid: [C, T]; located: [C]
+    present, known, mined: [C], of the film; target: [C], 0..1, what the loss of presence aims at
+    boxes: [C, T, 4]; valid: [C, T]; located: [C]
     regions: [A, 4]; seen: [A]; region_present, region_known: [A, C]
     """
 
     present: BoolArray
     known: BoolArray
     mined: BoolArray
+    target: FloatArray
     boxes: FloatArray
     valid: BoolArray
     located: BoolArray
@@ -132,6 +136,7 @@ def check_line(line: Line) -> None:
         line.get("boxes", {}),
         line.get("located", []),
         line.get("mined", []),
+        line.get("soft", {}),
         line.get("region_known", []),
         *line.get("region_present", {}).values(),
         *(sentence["findings"] for sentence in said),
@@ -143,6 +148,8 @@ def check_line(line: Line) -> None:
         *(sentence["regions"] for sentence in said),
     )
     check_classes(name for names in classes for name in names)
+    if not all(0 <= share <= 1 for share in line.get("soft", {}).values()):
+        raise ValueError("soft must be between 0 and 1")
     check_regions(name for names in regions for name in names)
     labels_of(line, _whole_catalog())
 
@@ -189,6 +196,10 @@ def labels_of(line: Line, catalog: Catalog) -> FilmLabels:
     places = {name: number for number, name in enumerate(catalog.regions)}
     classes, regions = len(catalog.classes), len(catalog.regions)
     present, known = _marks(line.get("present", {}), numbers)
+    target = present.astype(np.float32)
+    for key, share in line.get("soft", {}).items():
+        if key in numbers:
+            target[numbers[key]] = share
     room = max([LEAST_ROOM, *(len(found) for key, found in line.get("boxes", {}).items() if key in numbers)])
     boxes = np.zeros((classes, room, 4), dtype=np.float32)
     valid = np.zeros((classes, room), dtype=np.bool_)
@@ -208,6 +219,7 @@ def labels_of(line: Line, catalog: Catalog) -> FilmLabels:
         present=present,
         known=known,
         mined=_some(line.get("mined", []), numbers, classes),
+        target=target,
         boxes=boxes,
         valid=valid,
         located=_some(line.get("located", []), numbers, classes),

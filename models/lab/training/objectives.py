@@ -249,7 +249,7 @@ def coverage(boxes: Tensor, valid: Tensor, *, grid: int) -> Tensor:
 
 
 def presence(forward: Forward) -> Tensor:
-    """Loss "presence": negative log-likelihood of each class's label, by the reader's decision.
+    """Loss "presence": cross-entropy of each class's label, by the reader's decision.
 
     The likelihood of a mined label includes its error rates (`stages.MinedLabels`).
     """
@@ -259,8 +259,9 @@ def presence(forward: Forward) -> Tensor:
     labelled = decided * (1 - rates.missed) + (1 - decided) * invented
     batch = forward.batch
     likely = torch.where(batch.mined[:, forward.classes], labelled, decided)
-    present = batch.present[:, forward.classes]
-    losses = -torch.where(present, likely, 1 - likely).clamp(min=_LEAST_LIKELY).log()
+    target = batch.target[:, forward.classes]
+    there, absent = (chance.clamp(min=_LEAST_LIKELY).log() for chance in (likely, 1 - likely))
+    losses = -(target * there + (1 - target) * absent)
     return mean_by_film(losses, batch.known[:, forward.classes])
 
 
