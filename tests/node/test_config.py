@@ -211,6 +211,16 @@ def test_an_address_on_the_web_is_safe(tmp_path: Path, url: str, complaints: lis
     assert "secret" not in str(found)
 
 
+def test_a_login_is_sent_over_tls_and_in_place_of_a_token(tmp_path: Path) -> None:
+    web = GOOD + WEB.partition("[destinations.tls]")[0]
+
+    (unsafe,) = mistakes_in(tmp_path, web.replace("https:", "http:").replace("token_file", "login_file"))
+    (doubled,) = mistakes_in(tmp_path, web + 'login_file = "login"\n')
+
+    assert unsafe.startswith("destinations[2].login_file: its content is sent over TLS only")
+    assert doubled.startswith("destinations[2].login_file: the service asks for a token or a login")
+
+
 @pytest.mark.parametrize("verb", ["check", "serve"])
 def test_missing_tls_files_are_named_before_anything_starts(tmp_path: Path, verb: str) -> None:
     (tmp_path / "ca.pem").touch()

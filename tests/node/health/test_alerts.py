@@ -87,7 +87,7 @@ def test_the_end_of_a_trouble_says_how_long_it_lasted_and_how_many_waited() -> N
 
 
 def test_a_message_is_tried_less_and_less_and_given_up() -> None:
-    state = decide(AlertState(), [FULL], now=NOON, after_seconds=0.0)
+    state = decide(AlertState(), [FULL, DOWN], now=NOON, after_seconds=0.0)
     now, waits = NOON.timestamp(), list[float]()
     while not state.is_to_give_up:
         state = alerts.delayed(state, now=now)
@@ -97,6 +97,8 @@ def test_a_message_is_tried_less_and_less_and_given_up() -> None:
     assert waits[:3] == [5.0, 10.0, 20.0]
     assert (len(waits), max(waits)) == (MOST_ATTEMPTS, 3600.0)
     assert sum(waits) < 8 * 3600
+    state = alerts.without_oldest(state)
+    assert ([alert.title for alert in state.waiting], state.attempts, state.next_at) == (["archive is down"], 0, 0.0)
     assert alerts.wait_seconds(2000, longest=300.0) == 300.0, "a notice has no last attempt"
 
 

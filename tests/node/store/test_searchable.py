@@ -16,9 +16,11 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.lookup import finished_after
 from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.tables import PATIENTS, STUDIES
 from node.store.worklist import (
+    URGENT,
     PatientRow,
     ReviewRow,
     WorklistFilter,
@@ -147,6 +149,24 @@ def test_studies_without_a_value_come_last_in_both_orders(ledger: Ledger, storag
 
     assert listed(storage, WorklistFilter(order="patient")) == [SECOND, FIRST, THIRD]
     assert listed(storage, WorklistFilter(order="patient", is_reversed=True)) == [FIRST, SECOND, THIRD]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [WorklistFilter(), WorklistFilter(is_reversed=True), WorklistFilter(order=URGENT), WorklistFilter(order="patient")],
+)
+def test_studies_of_one_time_come_in_one_order(
+    ledger: Ledger, storage: StorageSettings, wanted: WorklistFilter
+) -> None:
+    ledger.set_study("1.1", "finished")
+    sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
+    with sql.begin() as connection:
+        connection.execute(sa.update(STUDIES).values(changed_at=1.0))
+    sql.dispose()
+
+    assert listed(storage, wanted) == ["1.1", FIRST, SECOND, THIRD]
+    assert finished_after(storage, (0.0, ""), before=2.0, limit=2) == [("1.1", 1.0), (FIRST, 1.0)]
+    assert finished_after(storage, (1.0, FIRST), before=2.0, limit=1) == [(SECOND, 1.0)]
 
 
 def test_the_studies_of_a_patient_share_number_and_issuer(ledger: Ledger, storage: StorageSettings) -> None:
