@@ -303,6 +303,8 @@ ADULTS, CHILDREN = [61] * LEAST_MEASURED, [9] * LEAST_MEASURED
         (Ages(least=16, most=90), ADULTS, Ages(least=18, most=90)),
         (Ages(least=18), [*ADULTS, *CHILDREN], Ages(least=18)),
         (Ages(least=18), CHILDREN, Ages(least=18)),
+        (Ages(least=21), ADULTS, Ages(least=21)),
+        (Ages(most=9), CHILDREN, Ages(most=9)),
         (None, ADULTS[1:], None),
         (None, [None] * 99, None),
     ],

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
-from models.contract import PromptKind, ReaderPrompt
+from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, Engine, FloatArray
 from models.engines.comparison import FLOAT16
 from models.engines.devices import CPU, device_errors, driver_version
@@ -337,10 +337,10 @@ def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: P
         reader.check([*asked, *more])
 
 
-def watched() -> WatchedEngine:
-    """An engine whose scores are off by 0.5."""
+def watched(**stages: StageDifference) -> WatchedEngine:
+    """An engine whose scores are off by 0.5; stages: the differences of its proof."""
     engines = [ScriptedEngine([0.8], ["Edema"], scores=np.full((1, 3), score, np.float32)) for score in (0.7, 0.2)]
-    return WatchedEngine(*engines, allowed=FLOAT16, stages={})
+    return WatchedEngine(*engines, allowed=FLOAT16, stages=stages)
 
 
 @RUNTIMES
@@ -375,6 +375,17 @@ def test_a_film_that_is_reported_is_one_that_can_be_compared() -> None:
     reader.report(look, [EDEMA])
 
     assert engine.parity["find.scores"].max_abs == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("proven", [0.1, 0.9])
+def test_the_largest_difference_since_the_proof_is_kept(proven: float) -> None:
+    engine = watched(**{"find.scores": StageDifference(max_abs=proven, tolerance=FLOAT16.scores)})
+
+    patches = engine.encode_image(np.zeros((EVERY, 3, 3), np.float32))
+    engine.find(patches, np.zeros((1, 1, DIM), np.float32))
+
+    assert engine.parity["find.scores"].max_abs == pytest.approx(max(proven, 0.5))
+    assert engine.parity["find.boxes"].max_abs == 0.0
 
 
 def met(error: Exception, *, lost: bool) -> Exception:

@@ -422,7 +422,7 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
     assert manifest.origins["image_encoder"] == "best_64.pt"
     assert manifest.origins["generator"] == "gpt2/pytorch_model.bin"
     assert "random weights" in manifest.origins["detector"]
-    assert (manifest.gray, manifest.decisions) == (rest.gray, rest.decisions)
+    assert (manifest.gray, manifest.input.resize, manifest.decisions) == (rest.gray, rest.input.resize, rest.decisions)
     assert (manifest.sizes.generator.positions, manifest.sizes.generator.heads) == (256, HEADS)
     card = (second / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "Not a trained model: detector, post_decoder, generator.prefix have learned nothing" in card

@@ -81,6 +81,11 @@ def test_a_threshold_by_hand_moves_what_is_present_alone(
     assert states(again, key, *probabilities) == states(DECISIONS, key, *probabilities)
 
 
+def test_what_is_left_out_does_not_count_as_measured() -> None:
+    assert DECISIONS.measured_keys == ("edema", "lung_opacity")
+    assert DECISIONS.left_out == ("fracture", "pneumonia")
+
+
 def test_other_words_have_the_default_threshold_and_its_band() -> None:
     assert states(DECISIONS, None, 0.39, 0.41, 0.999) == ["absent", "uncalibrated", "uncalibrated"]
     assert states(DECISIONS, None, 0.39, 0.41, 0.5, trusted="any") == ["absent", "indeterminate", "present"]

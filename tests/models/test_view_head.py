@@ -73,6 +73,13 @@ def test_a_reading_has_probabilities_and_marks() -> None:
     assert reading.is_certain("AP", "PA", "lateral", "not_chest") and not reading.is_certain("PA")
 
 
+@pytest.mark.parametrize(("marks", "called"), [((-3, 3), (False, True)), ((5, -5), (True, False))])
+def test_each_mark_has_its_own_limit(marks: tuple[float, float], called: tuple[bool, bool]) -> None:
+    reading = read_view(np.array([0, 0, 0, 0, *marks]), replace(RULE, mirrored=0.9, rotated=0.1))
+
+    assert (reading.mirrored, reading.rotated) == called
+
+
 def test_the_pooled_cells_keep_where_a_patch_lies() -> None:
     head = ViewHead(ViewSizes(cells=2, width=4), dim=8, grid=4)
     patches = torch.zeros(1, 16, 8)

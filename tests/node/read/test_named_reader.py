@@ -27,7 +27,9 @@ from models.contract import (
     ReaderPrompt,
     ScoredBox,
     Sentence,
+    SentenceRule,
     Side,
+    Trusted,
     ViewReading,
 )
 from models.errors import ReaderFault
@@ -273,6 +275,30 @@ def test_its_sentences_leave_by_the_same_rules(text: str, leaves: str, reason: s
     assert answer.key == "pleural_effusion"
     assert found.sentences[0].text.replace("a pleural", "pleural") == leaves.replace("a pleural", "pleural")
     assert [withheld.reason for withheld in found.withheld] == ([] if reason is None else [reason])
+
+
+@pytest.mark.parametrize(
+    ("rule", "trusted", "is_measured", "near", "leaves"),
+    [
+        ("marked", "real", True, False, True),
+        ("marked", "any", True, False, True),
+        ("marked", "phantoms", True, False, False),
+        ("marked", "real", False, False, False),
+        ("marked", "real", True, True, False),
+        ("checked", "real", True, False, False),
+    ],
+)
+def test_its_denial_leaves_marked_if_the_finding_is_measured_and_not_near(
+    rule: SentenceRule, trusted: Trusted, *, is_measured: bool, near: bool, leaves: bool
+) -> None:
+    said = Sentence(text="No pleural effusion.", prompt="pleural_effusion", score=0.5, boxes=())
+    reader = Scripted(replace(effusion(0.1), state=FindingState.ABSENT, near=near), said=[said])
+    reader.measured = ("pleural_effusion",) if is_measured else ()
+    checked = NamedReader(cast("Reader[object]", reader), trusted=trusted, rule=rule)
+
+    left = [sentence.text for sentence in checked.report(GRAY, PROMPTS.prompts).sentences]
+
+    assert left == (["Not seen by the network: No pleural effusion."] if leaves else [])
 
 
 def test_a_question_without_a_method_is_that_of_the_report() -> None:
