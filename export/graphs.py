@@ -38,6 +38,8 @@ REMARK = (
     "what is allowed; TensorRT-RTX 1.7 builds engines of them, and TensorRT has never run them."
 )
 
+_DIFFERING = "the float16 graphs DIFFER from the float32 ones"
+
 
 def build_float32(directory: Path, *, say: Say) -> Proof:
     """Return the proof of a directory's graphs; export and compare them first if there is no valid proof.
@@ -74,7 +76,7 @@ def build_float16(directory: Path, whole: Proof, *, say: Say) -> Proof:
     versions = _float16_versions(whole)
     standing = whole.float16
     if standing is not None and standing.versions == versions and standing.graphs == hash_graphs(directory, "float16"):
-        say(f"{directory}: the float16 graphs are proven and up to date")
+        say(f"{directory}: {'the float16 graphs are proven and up to date' if standing.passed else _DIFFERING}")
         return standing
     for stage in float16.write_float16(directory):
         say(f"{stage}: float16")
@@ -89,7 +91,7 @@ def build_float16(directory: Path, whole: Proof, *, say: Say) -> Proof:
         remark=REMARK,
     )
     write_proof(directory, replace(whole, float16=proof))
-    _tell(directory, proof, say, differing="the float16 graphs DIFFER from the float32 ones")
+    _tell(directory, proof, say, differing=_DIFFERING)
     say(REMARK)
     return proof
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from export import build, parity
+from export import build, float16, parity
 from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
 from export.rounded import MatMul
@@ -152,6 +153,22 @@ def test_a_build_answers_a_program_with_one_json_document(
     graphs = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
     files = [path for graph in graphs for path in (graph, weights_path(graph))]
     assert result["files"] == {f"onnx/{path.name}": file_sha256(path) for path in files}
+
+
+@pytest.mark.parametrize(("passed", "status", "said"), [(True, 0, "are proven"), (False, 1, "DIFFER")])
+def test_a_build_fails_while_the_float16_graphs_differ(
+    phantom_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str, *, passed: bool, status: int
+) -> None:
+    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    whole = read_proof(model)
+    assert whole is not None
+    made_of = hashlib.sha256(json.dumps(whole.graphs, sort_keys=True).encode()).hexdigest()
+    versions = {"onnx": onnx.__version__, "source": file_sha256(Path(str(float16.__file__))), "graphs": made_of}
+    half = replace(whole, graphs=hash_graphs(model, "float16"), versions=versions, passed=passed)
+    write_proof(model, replace(whole, float16=half))
+
+    assert build.main(["--model", str(model), "--target", "onnx,tensorrt"]) == status
+    assert said in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_a_difference_that_is_not_a_number_is_still_json() -> None:
