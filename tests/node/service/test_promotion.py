@@ -59,6 +59,7 @@ def test_a_model_is_admitted_by_its_comparison(
     admit(settings, FIRST, PROMPTS)
     prepare(settings.model.directory)
 
+    assert refusal(settings, FIRST, PROMPTS) is None
     why = refusal(settings, SECOND, PROMPTS)
     assert why is None if said is None else said in str(why)
     if said is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
@@ -271,6 +273,15 @@ def test_a_proxy_names_its_user(behind_proxy: TestClient) -> None:
     assert behind_proxy.get(WHO).status_code == 401
     assert behind_proxy.get(WHO, headers=[("x-remote-user", "a"), ("x-remote-user", "b")]).json()["title"] == "proxy"
     assert behind_proxy.get(WHO, headers={"x-remote-user": "a:b"}).json()["title"] == "proxy"
+
+
+def test_a_name_that_is_not_utf_8_names_no_user(behind_proxy: TestClient) -> None:
+    async def asked() -> int:
+        there = httpx2.ASGITransport(app=behind_proxy.app, client=(PROXY, 50000))  # the test client sends UTF-8 alone
+        async with httpx2.AsyncClient(transport=there, base_url=behind_proxy.base_url) as client:
+            return (await client.get(WHO, headers=[(b"x-remote-user", "J\u00fcrgen".encode("latin-1"))])).status_code
+
+    assert asyncio.run(asked()) == 401
 
 
 def test_a_page_behind_a_proxy_may_change_what_it_shows(behind_proxy: TestClient) -> None:
