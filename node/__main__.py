@@ -198,18 +198,18 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _retry(options: argparse.Namespace) -> int:
-    from node.jobs import managing
+    from node.jobs import study_actions
 
     if bool(options.study) + options.all + bool(options.destination) != 1:
         raise InputError("name studies, or --all, or --destination NAME; one of the three")
     settings = config.load(options.settings)
     if options.study:
-        pieces = managing.retry(settings, options.study)
+        pieces = study_actions.retry(settings, options.study)
     else:
         pieces = (
-            managing.retry_destination(settings, options.destination)
+            study_actions.retry_destination(settings, options.destination)
             if options.destination
-            else managing.retry_all(settings)
+            else study_actions.retry_all(settings)
         )
     if options.json:
         print(json.dumps({"queued": pieces}))

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 from language.check import Fault
 from models.contract import FindingState
 from node.domain import DELIVERY_STATES, STUDY_STATES, Film, Reason
-from node.store.lookup import Overview
+from node.store.ledger_queries import Overview
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from node.domain import About, Subject
-from node.plugs import Table, is_added
+from node.plugins import Table, is_added
 
 if TYPE_CHECKING:  # pydicom takes long to import, and the settings name kinds
     from pydicom.dataset import Dataset

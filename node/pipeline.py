@@ -16,12 +16,12 @@ from node.hl7.order import Order
 from node.orders.store import OrderStore
 from node.output_kinds import messages_in
 from node.outputs import batches, impression, writers
-from node.rounds import planned
+from node.rounds import round_plan
 from node.rounds.films import FilmReader
 from node.rounds.objects import Wanted, Write, WrittenObject, objects_of
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.rounds.study_report import AnsweredPart, Answers, answers_of
-from node.store.begun import MOST_INTERRUPTIONS
+from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.received import sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
@@ -75,7 +75,7 @@ class Pipeline:
     def plan(self, study_uid: str, *, destinations: Mapping[str, tuple[str, ...]] | None = None) -> Round | None:
         """Fix the files of the next round; None when no file is unread. destinations: see `Round`."""
         facts = load(self.spool, study_uid)
-        return planned.plan(facts, at=datetime.now(UTC), destinations=destinations or {})
+        return round_plan.plan(facts, at=datetime.now(UTC), destinations=destinations or {})
 
     def read(self, study_uid: str, file: str) -> str:
         """Answer one file and store the answer.
@@ -143,7 +143,7 @@ class Pipeline:
             lost = {output for output in mark.outputs if self.spool.output(output) is None}
             if not lost:
                 continue
-            plan, kinds = planned.again(study_uid, mark), {output.kind for output in mark.outputs}
+            plan, kinds = round_plan.again(study_uid, mark), {output.kind for output in mark.outputs}
             made = self._made(plan, self._facts(plan), kinds=kinds, instead_of=mark.outputs)
             for output, content in self._counted(study_uid, made.objects):
                 if output in lost:
@@ -152,7 +152,7 @@ class Pipeline:
     def _facts(self, plan: Round) -> StudyFacts:
         """Load a round's facts of its study, with the answers to its films."""
         facts = load(self.spool, plan.study_uid, keys=map(self.films.key, plan.files))
-        return planned.known_to(plan, facts)
+        return round_plan.known_to(plan, facts)
 
     def _made(
         self,

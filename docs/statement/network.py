@@ -27,7 +27,7 @@ from node.net.association_pdus import Unacceptable
 from node.net.callers import Call, Refusal, admit
 from node.read import routing
 from node.read.routing import Action
-from node.receive import contexts
+from node.receive import presentation_contexts
 from node.receive.listener import application_entity
 from node.settings.destinations import DicomDestination, DicomwebDestination, TlsSettings
 from tests.support import films, pdus
@@ -60,7 +60,7 @@ def product() -> Rows:
 @cache
 def _actions() -> dict[UID, Action]:
     """Return what happens to a frontal chest film in each storage class of the standard that the listener accepts."""
-    known = [UID(uid) for uid in UID_dictionary if contexts.is_storage(UID(uid))]
+    known = [UID(uid) for uid in UID_dictionary if presentation_contexts.is_storage(UID(uid))]
     film = films.thumbnail()
     return {uid: routing.choose(parse_header(films.of_class(film, uid)), routing.RULES).action for uid in known}
 
@@ -87,7 +87,7 @@ def _classes(wanted: Action) -> Rows:
 
 def transfer_syntaxes() -> Rows:
     """Return the transfer syntaxes that the listener accepts for every storage class."""
-    return [("transfer syntax", "UID"), *map(named, contexts.TRANSFER_SYNTAXES)]
+    return [("transfer syntax", "UID"), *map(named, presentation_contexts.TRANSFER_SYNTAXES)]
 
 
 def accepted_contexts() -> Rows:
@@ -98,9 +98,9 @@ def accepted_contexts() -> Rows:
     callers = {"`[[listener.callers]]`": (True, False), "a destination that is to commit": (False, True)}
     rows: Rows = [("proposed", "by", "accepted transfer syntaxes", "the node is")]
     for caller, (may_send, may_report) in callers.items():
-        for context in contexts.offered(request, may_send=may_send, may_report=may_report):
+        for context in presentation_contexts.offered(request, may_send=may_send, may_report=may_report):
             uid = UID(str(context.abstract_syntax))
-            is_of_list = tuple(context.transfer_syntax) == contexts.TRANSFER_SYNTAXES
+            is_of_list = tuple(context.transfer_syntax) == presentation_contexts.TRANSFER_SYNTAXES
             syntaxes = "the list below" if is_of_list else ", ".join(syntax.name for syntax in context.transfer_syntax)
             role = "SCU, by role selection" if context.scp_role else "SCP"
             rows.append((_NAMES.get(uid, uid.name), caller, syntaxes, role))

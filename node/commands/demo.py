@@ -33,7 +33,7 @@ from node.read import prompts
 from node.read.model import RadiographReader, open_reader
 from node.receive.listener import Listener
 from node.rounds.films import FilmReader
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.service import app
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings

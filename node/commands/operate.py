@@ -1,6 +1,6 @@
 """The operator's commands: show a node's state, abandon a destination, have its processes read their settings again.
 
-`jobs/managing` retries parked work.
+`jobs/study_actions` retries parked work.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from node.domain import Film, JsonObject, Reason, is_uid
 from node.errors import InputError, NodeError, Undecodable
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.folder import hash_of, made_before, write_folder
-from node.outputs.parts import divide, without_nobodys
 from node.outputs.patient import noted
 from node.outputs.source import from_files
+from node.outputs.study_parts import divide, without_nobodys
 from node.outputs.writers import make_report, report_on, write_objects
 from node.prompt_set import PromptSet
 from node.read.film import Answered, answer_film

@@ -22,7 +22,7 @@ from node.metrics import Metrics
 from node.net import callers
 from node.settings.destinations import DestinationTable, DicomDestination
 from node.store.ledger import Ledger
-from node.store.lookup import DeliveryRow
+from node.store.ledger_queries import DeliveryRow
 
 MOST_FAILURES: Final = 3
 """After this many reports that a destination cannot keep an object, its delivery is parked; after fewer, sent again."""

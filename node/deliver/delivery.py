@@ -24,7 +24,7 @@ from node.metrics import Metrics
 from node.settings.destinations import DestinationSettings, DicomDestination
 from node.store import questions, received
 from node.store.ledger import Ledger, is_away
-from node.store.lookup import DeliveryRow
+from node.store.ledger_queries import DeliveryRow
 from node.store.spool import Spool
 
 _FIRST_WAIT_SECONDS: Final = 1.0
@@ -257,7 +257,7 @@ class Sending:
         )
 
     def park_lost(self, batch: DeliveryBatch, *, reason: str) -> None:
-        """Park those deliveries of a workflow that was lost again and again (`node.jobs.lost`) that are still open."""
+        """Park those deliveries of a workflow that was lost again and again (`lost_workflows`) that are still open."""
         for delivery in batch.deliveries:
             record = self.ledger.delivery_record(delivery)
             if record is None or record.state in (DeliveryState.WAITING, DeliveryState.SENDING):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from node import plugs
+from node import plugins
 from node.check_result import Check
 from node.deliver.commitment import Commitments
 from node.deliver.connections import Associations
@@ -69,7 +69,7 @@ class Sender(Generic[_D]):
 
 def sender_of(destination: DestinationSettings) -> Sender[DestinationSettings]:
     """Return the code of a destination's type. Raises InputError if its package is not installed any more."""
-    return plugs.load(TYPES.entry(destination.type).sender, Sender)
+    return plugins.load(TYPES.entry(destination.type).sender, Sender)
 
 
 def can_confirm(destination: DestinationSettings) -> bool:

@@ -23,7 +23,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
 from node.dicom import attributes
-from node.dicom.inflated import Inflated
+from node.dicom.deflated_dataset import Inflated
 from node.domain import Reason
 from node.errors import Refused, Undecodable, is_of_disk
 

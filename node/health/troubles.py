@@ -18,8 +18,8 @@ from node.domain import DeliveryState
 from node.errors import NodeError
 from node.health.checks import check_expiry, check_room
 from node.settings.destinations import DestinationSettings
-from node.store import database, lookup, received
-from node.store.lookup import Overview
+from node.store import database, ledger_queries, received
+from node.store.ledger_queries import Overview
 
 TroubleKind: TypeAlias = Literal["destination", "parked", "disk", "certificate", "damaged", "database"]
 
@@ -57,7 +57,7 @@ def troubles(
     storage, now = settings.storage, now or datetime.now(UTC)
     found = [*_certificates(replace(settings, destinations=tuple(destinations)))]
     try:
-        found = [*_of_work(lookup.overview(storage), destinations), *found]
+        found = [*_of_work(ledger_queries.overview(storage), destinations), *found]
     except NodeError as error:
         found.append(Trouble(kind="database", title="the database does not answer", message=str(error)))
     try:

@@ -22,7 +22,7 @@ from node.config import StudySettings
 from node.deliver.delivery import Sending
 from node.deliver.results import DeliveryBatch
 from node.domain import Delivery
-from node.jobs.lost import Attended, Unattended
+from node.jobs.lost_workflows import Attended, Unattended
 from node.jobs.object_questions import ObjectSteps
 from node.jobs.processes import Process
 from node.jobs.queue_places import delivery_place
@@ -143,7 +143,7 @@ class Executor:
     def recover(self, executor: str) -> int:
         """Queue the unfinished workflows of a dead executor again, and return their number.
 
-        Only call this when that executor is dead, and while no other process can (`lost`).
+        Only call this when that executor is dead, and while no other process can (`lost_workflows`).
         """
         begun = DBOS.list_workflows(
             status="PENDING",
@@ -157,7 +157,7 @@ class Executor:
         return len(begun)
 
     def unattended(self) -> list[Unattended]:
-        """Return this process's open workflows that no thread runs; see `lost.Workflows`."""
+        """Return this process's open workflows that no thread runs; see `lost_workflows.Workflows`."""
         begun = DBOS.list_workflows(status="PENDING", executor_id=self._name, load_output=False)
         return [
             Unattended(

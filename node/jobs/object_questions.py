@@ -19,8 +19,8 @@ from node.dicom import header_reading, question_object
 from node.dicom.marked_question import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
-from node.jobs import answers
-from node.jobs.asking import QuestionAnswerer
+from node.jobs import answer_steps
+from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs.asked_question import Origin
 from node.settings.destinations import DestinationSettings
@@ -165,7 +165,7 @@ class ObjectSteps:
             tracking=drawn.tracking,
         )
         try:
-            stored = answers.stored_question(self.spool, study_uid, origin.question_id(study_uid))
+            stored = answer_steps.stored_question(self.spool, study_uid, origin.question_id(study_uid))
         except InputError:  # it was not asked yet
             box = None if drawn.box is None else _on_film(drawn.box, film)
             if isinstance(box, LeftOut):
@@ -176,7 +176,7 @@ class ObjectSteps:
             except InputError as error:
                 return LeftOut(reason=str(error))
         try:
-            answers.take(self.spool, stored, destinations=self.destinations.values())
+            answer_steps.take(self.spool, stored, destinations=self.destinations.values())
         except InputError as error:
             return LeftOut(reason=str(error))
         return stored.id

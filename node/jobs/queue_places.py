@@ -13,8 +13,8 @@ from node.dicom.header_reading import header_of
 from node.domain import CRITICAL, OutputPriority
 from node.hl7.order import Priority
 from node.orders.store import OrderStore
-from node.outputs.parts import patients_of
 from node.outputs.patient import said_of_request
+from node.outputs.study_parts import patients_of
 from node.store.spool import Spool
 from node.store.study_facts import load
 

@@ -16,17 +16,17 @@ from node import log
 from node.deliver.results import Queued, delivery_of
 from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import ModelLost, is_of_disk, reason_of
-from node.jobs import answers, gathering
-from node.jobs.lost import LOST_STAGE
+from node.jobs import answer_steps, gathering
+from node.jobs.lost_workflows import LOST_STAGE
 from node.jobs.queue_places import queue_place, waiting
 from node.metrics import Guarded, Metrics
 from node.outputs import ledger_rows, vocabulary
 from node.outputs.sr.items import FORMS
 from node.pipeline import Pipeline, RoundOutputs
-from node.rounds.planned import Round, known_to
+from node.rounds.round_plan import Round, known_to
 from node.settings.destinations import DestinationSettings
 from node.store import questions, received
-from node.store.begun import MOST_INTERRUPTIONS
+from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.ledger import Ledger, is_away
 from node.store.received import Instance, sop_instance_uid_of
 from node.store.rounds import RoundMark
@@ -301,7 +301,7 @@ class Steps:
         if not lost:
             return
         self.pipeline.rewrite(study_uid)
-        answers.rewrite(self.pipeline, study_uid)
+        answer_steps.rewrite(self.pipeline, study_uid)
         of_answers = self._answers(study_uid)
         for delivery in lost:
             facts = {"study": study_uid, "sop_instance_uid": delivery.sop_instance_uid, "kind": delivery.kind}
@@ -357,7 +357,7 @@ class Steps:
             return otherwise
 
     def park_lost(self, study_uid: str, *, reason: str) -> None:
-        """Park a study whose workflow was lost repeatedly (`lost`), unless all of it is done."""
+        """Park a study whose workflow was lost repeatedly (`lost_workflows`), unless all of it is done."""
         self._begun.pop(study_uid, None)
         if not self.pipeline.spool.has_unread(study_uid):
             self.ledger.set_study(study_uid, "finished")

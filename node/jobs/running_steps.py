@@ -33,7 +33,7 @@ class RunningSteps:
 
         If the work raises, this closes permanently and the call never returns, so the executor cannot record a
         result. Exceptions that are no `Exception`, such as SystemExit, are raised: the workflow has no outcome
-        (`lost`).
+        (`lost_workflows`).
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._is_closed)
@@ -54,7 +54,7 @@ class RunningSteps:
 
         The executor would mark the workflow as failed. The wrapper closes this permanently instead, like `run`.
         Exceptions that are no `Exception` pass: the executor ends a workflow with some of its own, and others leave a
-        workflow without an outcome (`lost`).
+        workflow without an outcome (`lost_workflows`).
         """
 
         @functools.wraps(body)

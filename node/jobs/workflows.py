@@ -29,13 +29,13 @@ from node.deliver.delivery import Sending
 from node.deliver.kinds import can_confirm
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Queued, Sent
 from node.domain import Delivery, Json, JsonObject, is_uid
-from node.jobs.answers import AnswerSteps
-from node.jobs.lost import Park
+from node.jobs.answer_steps import AnswerSteps
+from node.jobs.lost_workflows import Park
 from node.jobs.object_questions import Looked, ObjectSteps
 from node.jobs.queue_places import delivery_place
 from node.jobs.round_steps import Steps, WrittenRound
 from node.jobs.running_steps import RunningSteps
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.settings.destinations import DestinationSettings
 from node.store import files
 
@@ -66,7 +66,7 @@ DeliverWorkflow = Callable[[JsonObject], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """The sending workflow, and by name of a workflow the function that parks its work if it is lost (`lost`)."""
+    """The sending workflow, and by name of a workflow the function that parks its work (see `lost_workflows`)."""
 
     deliver: DeliverWorkflow
     park: Mapping[str, Park]

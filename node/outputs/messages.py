@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
-from node import plugs
+from node import plugins
 from node.dicom.dates import stated_offset
 from node.domain import UNSET_ZONE, Finding, OutputObject, Report
 from node.hl7.order import Order
@@ -90,4 +90,4 @@ def state_in_words(finding: Finding) -> str:
 
 def writer_of(kind: str) -> MessageWriter:
     """Return the writer of a kind of message; imports it on first use."""
-    return plugs.load(MESSAGES[kind].writer, MessageWriter)
+    return plugins.load(MESSAGES[kind].writer, MessageWriter)

@@ -28,8 +28,8 @@ from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import Identity, OutputObject, Report, Subject
 from node.output_kinds import MESSAGES, Written
 from node.outputs import document, highdicom_gaps
-from node.outputs.parts import divide
 from node.outputs.patient import best_described
+from node.outputs.study_parts import divide
 from node.store.rounds import RoundMark
 from node.store.study_facts import StudyFacts
 
@@ -50,7 +50,7 @@ class Past:
 
     facts, report: those of the round
     headers, identities: the header and the identity of each stored film, by SOP Instance UID
-    nobodys: see `parts.divide`
+    nobodys: see `study_parts.divide`
     zone: the time zone of the site
     """
 

@@ -12,14 +12,14 @@ from zoneinfo import ZoneInfo
 
 from pydicom.uid import UID
 
-from node import plugs
+from node import plugins
 from node.domain import About, Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.output_kinds import OUTPUTS, Written
 from node.outputs import rejection
-from node.outputs.parts import Part
 from node.outputs.source import Source
 from node.outputs.sr.items import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
 from node.outputs.sr.text_report import TEMPLATE as TEXT
+from node.outputs.study_parts import Part
 from node.prompt_set import PromptSet
 from node.store.rounds import RoundMark
 
@@ -92,7 +92,7 @@ def write_kinds(
 
 def writer_of(kind: str) -> Writer:
     """Return the writer of a kind, which is imported now if it was not before."""
-    writer: Writer = plugs.load(OUTPUTS.entry(kind).writer, FunctionType)
+    writer: Writer = plugins.load(OUTPUTS.entry(kind).writer, FunctionType)
     return writer
 
 

@@ -18,7 +18,7 @@ from pynetdicom.presentation import PresentationContext
 from node.domain import is_uid
 from node.errors import Refused
 from node.net.pynetdicom_adapter import MOST_UNANSWERED
-from node.receive import contexts
+from node.receive import presentation_contexts
 from node.receive.intake import Intake
 from node.store.incoming import Incoming
 
@@ -94,7 +94,7 @@ class Reception:
             raise Refused("the request's SOP Class or Instance UID is not a valid UID; correct it at the sender")
         if context is None:
             raise ValueError("the context was not accepted")
-        if not contexts.is_storage(UID(str(context.abstract_syntax))):
+        if not presentation_contexts.is_storage(UID(str(context.abstract_syntax))):
             raise Refused("the request's presentation context is not for storage; correct it at the sender")
         if sop_class != context.abstract_syntax:
             raise Refused("the request's SOP class is not that of its presentation context; correct it at the sender")

@@ -25,7 +25,7 @@ from node.dicom.header import identify
 from node.errors import Failed, NodeError, Refused, SyntaxRefused, Undecodable, is_not_writable, where
 from node.metrics import Metrics
 from node.outputs.patient import name_different
-from node.receive import contexts
+from node.receive import presentation_contexts
 from node.store.incoming import Incoming, full
 from node.store.received import Instance, Kept
 from node.store.spool import Spool
@@ -224,9 +224,9 @@ class IncomingFile:
         start, self.meta = found
         dataset = bytes(self._head[start:])
         self._head.clear()
-        if not contexts.is_storage(UID(self.meta.sop_class_uid)):
+        if not presentation_contexts.is_storage(UID(self.meta.sop_class_uid)):
             raise Refused("the object is not of a storage class; correct it at the sender")
-        if self.meta.transfer_syntax_uid not in contexts.TRANSFER_SYNTAXES:
+        if self.meta.transfer_syntax_uid not in presentation_contexts.TRANSFER_SYNTAXES:
             raise SyntaxRefused("the node does not accept this transfer syntax; send another, such as explicit VR")
         self._incoming = self._intake.begin(
             sop_class_uid=self.meta.sop_class_uid,

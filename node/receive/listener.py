@@ -26,7 +26,7 @@ from node.metrics import Metrics
 from node.net import pynetdicom_adapter
 from node.net.callers import NO_ROOM, Call, Refusal, RefusalKey, Refusals, admit, caller_of, is_among, printable, to_do
 from node.net.tls import ServerTls
-from node.receive import contexts
+from node.receive import presentation_contexts
 from node.receive.dimse import DatasetOnDisk, Reception
 from node.receive.intake import Intake
 from node.receive.server import PendingConnections, Server, Terms
@@ -178,7 +178,7 @@ class Listener:
                 self._open[association] = admitted
         if isinstance(admitted, Refusal):
             return admitted
-        association.acceptor.supported_contexts = contexts.offered(
+        association.acceptor.supported_contexts = presentation_contexts.offered(
             requested, may_send=admitted in self._settings.callers, may_report=may_report
         )
         pynetdicom_adapter.admit(association)

@@ -33,8 +33,8 @@ from node.net.association_pdus import Unacceptable, left, part, read_request, re
 from node.net.callers import Call
 from node.net.pynetdicom_adapter import MessageProvider, PduSocket
 from node.net.tls import ServerTls, complaint
-from node.receive.contexts import TRANSFER_SYNTAXES
 from node.receive.dimse import Reception
+from node.receive.presentation_contexts import TRANSFER_SYNTAXES
 
 _PLACES: Final = 32
 _STRANGERS: Final = "strangers"

@@ -32,9 +32,9 @@ from node.prompt_set import PromptSet
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import RadiographReader
 from node.read.thumbnail import Thumbnail
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.store import received
-from node.store.begun import MOST_INTERRUPTIONS
+from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.received import sop_instance_uid_of
 from node.store.spool import Spool
 from node.store.study_facts import StudyFacts, rejected_by

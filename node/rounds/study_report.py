@@ -14,13 +14,13 @@ from node.domain import CRITICAL, ROUTINE, Film, Identity, ModelIdentity, Output
 from node.hl7.order import Patient
 from node.outputs import impression, writers
 from node.outputs.corrected_film import correct, sides_of
-from node.outputs.parts import Division, divide, patients_of, related, without_nobodys
 from node.outputs.patient import best_described, noted, said_of_request
 from node.outputs.source import Source, from_files
+from node.outputs.study_parts import Division, divide, patients_of, related, without_nobodys
 from node.prompt_set import PromptSet
 from node.read.thumbnail import Thumbnail
 from node.rounds.films import RoundFilms
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.store.received import sop_instance_uid_of
 from node.store.study_facts import StudyFacts
 
@@ -65,7 +65,7 @@ class Answers:
     headers: those of all films, rejected ones included, by SOP Instance UID
     identities: those of all these films
     parked: file names of the parked films, with the reason
-    nobodys: see `parts.divide`
+    nobodys: see `study_parts.divide`
     """
 
     report: Report
@@ -94,7 +94,7 @@ def answers_of(
     """Make the report of a round, with each film as readers have corrected it.
 
     A damaged film is in the report if the study has an undamaged film, whose header names the patient.
-    facts: `known_to` the round; has_ratio: see `pipeline.Pipeline`; nobodys: see `parts.divide`
+    facts: `known_to` the round; has_ratio: see `pipeline.Pipeline`; nobodys: see `study_parts.divide`
     """
     received = without_nobodys(films.headers, nobodys)
     headers = {film.source: received[file] for file, film in films.answers.items() if file in received}

@@ -30,9 +30,9 @@ from node.health.notices import Notice, Notices, post_notice
 from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.answered_film import is_still_critical
-from node.jobs.asking import QuestionAnswerer
 from node.jobs.patients import Patients
 from node.jobs.processes import Process, Role, process_of
+from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics, Snapshot, SnapshotCollector
 from node.net.callers import Refusals
 from node.net.http_connections import Limits

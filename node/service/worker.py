@@ -28,12 +28,12 @@ from node.deliver.results import delivery_of
 from node.domain import Delivery
 from node.errors import OtherForm, where
 from node.health import notices
-from node.jobs.asking import QuestionAnswerer
 from node.jobs.executor import Client, Executor
-from node.jobs.lost import ExecutorLock, LostWorkflows, Takeover
+from node.jobs.lost_workflows import ExecutorLock, LostWorkflows, Takeover
 from node.jobs.object_questions import ObjectSteps, take
 from node.jobs.patients import note_patients
 from node.jobs.processes import Process
+from node.jobs.question_answerer import QuestionAnswerer
 from node.jobs.round_steps import Steps
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics

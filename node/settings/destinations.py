@@ -12,7 +12,7 @@ from models.documents import Rule, refuse
 from node.errors import InputError
 from node.hl7.text import CODECS, DEFAULT
 from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS
-from node.plugs import Table
+from node.plugins import Table
 from node.settings.rules import AeTitle, FilePath, Hl7Name, NotBlank, Several, WebUrl, between, is_loopback, one_of
 
 _PeerPort = Annotated[int, between(1, 65535)]

@@ -18,7 +18,7 @@ from node.config import StorageSettings
 from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
-from node.store.lookup import DeliveryRow, Overview, delivery_row, overview_of
+from node.store.ledger_queries import DeliveryRow, Overview, delivery_row, overview_of
 from node.store.statistics import Statistics
 from node.store.tables import (
     CLAIMS,

@@ -36,12 +36,12 @@ from typing import Literal, TypeVar
 
 from node.domain import Delivery, Film, JsonObject, OutputObject, is_uid
 from node.errors import Refused
-from node.store import begun, correction, files, received, rounds
-from node.store.begun import BegunWork
+from node.store import correction, files, interrupted_work, received, rounds
 from node.store.correction import Correction, Release
 from node.store.folders import STUDIES, Folders, mark_format, require_known_format
 from node.store.incoming import Incoming, full, has_other_pixels
 from node.store.index import Index
+from node.store.interrupted_work import BegunWork
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 
@@ -168,7 +168,7 @@ class Spool:
     def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
         """Count a reading as begun until it returns or raises; the count remains only if the process ends.
 
-        A film with a count is read alone in this process (`begun`).
+        A film with a count is read alone in this process (`interrupted_work`).
         """
         path = self._attempts(study_uid, key)
         self._folders.make(path.parent)
@@ -189,11 +189,11 @@ class Spool:
 
     def interrupted_writings(self, study_uid: str) -> int:
         """Return the number of process ends while writing a study's outputs, since that last completed."""
-        return begun.count(self._writing(study_uid))
+        return interrupted_work.count(self._writing(study_uid))
 
     def interrupted_readings(self, study_uid: str, key: str) -> int:
         """Return the number of process ends while reading a film, since a reading of the film last returned."""
-        return begun.count(self._attempts(study_uid, key))
+        return interrupted_work.count(self._attempts(study_uid, key))
 
     def count_begun_readings(self, study_uid: str) -> int:
         """Count the films of a study whose reading is running or was interrupted."""
@@ -373,10 +373,10 @@ class Spool:
         files.write(path, content)
 
     def _attempts(self, study_uid: str, key: str) -> Path:
-        return self._folder(study_uid) / "readings" / f"{key}{begun.SUFFIX}"
+        return self._folder(study_uid) / "readings" / f"{key}{interrupted_work.SUFFIX}"
 
     def _writing(self, study_uid: str) -> Path:
-        return self._folder(study_uid) / f"writing{begun.SUFFIX}"
+        return self._folder(study_uid) / f"writing{interrupted_work.SUFFIX}"
 
     def _outputs(self, output: OutputObject | Delivery) -> Path:
         return self._folder(output.study_uid) / "outputs"

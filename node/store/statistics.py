@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from node.config import StorageSettings
 from node.store.database import Database
-from node.store.lookup import reading
+from node.store.ledger_queries import reading
 from node.store.tables import COUNTED_FILMS, COUNTED_FINDINGS, DELIVERIES, PATIENTS, STUDIES, TAKEN
 from node.store.worklist import ReviewRow, write_reviews
 

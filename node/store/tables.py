@@ -1,4 +1,4 @@
-"""The ledger's tables, for `ledger` and `lookup`."""
+"""The ledger's tables, for `ledger` and `ledger_queries`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from models.contract import FindingState
 from node.config import StorageSettings
 from node.store.database import Database
-from node.store.lookup import NOT_DELIVERED, STUDY, UNSENT, StudyRow, reading, study_row
+from node.store.ledger_queries import NOT_DELIVERED, STUDY, UNSENT, StudyRow, reading, study_row
 from node.store.tables import COUNTED_FINDINGS, DELIVERIES, PATIENTS, REVIEWS, STUDIES, has_parked, is_undelivered
 
 CHANGED: Final = "changed"

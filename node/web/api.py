@@ -14,9 +14,9 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from node.errors import InputError, NodeError
-from node.jobs import managing
+from node.jobs import study_actions
 from node.output_kinds import MESSAGES
-from node.store import lookup
+from node.store import ledger_queries
 from node.store.worklist import WorklistFilter
 from node.web import studies
 from node.web.dependencies import Parts, WebParts
@@ -95,7 +95,7 @@ def show_study(parts: Parts, request: Request, uid: StudyUid) -> StudyDetail:
 def retry_study(parts: Parts, request: Request, uid: StudyUid) -> Queued:
     """Queue the parked work of a study again."""
     try:
-        count = managing.retry(parts.settings, [uid])[uid]
+        count = study_actions.retry(parts.settings, [uid])[uid]
     except InputError as error:
         raise Problem(404, "this node has no such study") from error
     audit(request, "study.retried", study=uid)
@@ -166,5 +166,5 @@ async def _changes(parts: WebParts, request: Request, study: str | None) -> Asyn
 
 
 def _fingerprint(parts: WebParts, study: str | None) -> str:
-    known = lookup.fingerprint(parts.settings.storage)
+    known = ledger_queries.fingerprint(parts.settings.storage)
     return known if study is None else f"{known} {parts.spool.stamp(study, _ASKED)}"

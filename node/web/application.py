@@ -12,10 +12,9 @@ from node.dicom.identity import VERSION
 from node.web import (
     api,
     corrections,
-    films,
+    film_routes,
     findings,
     looks,
-    managing,
     openapi,
     page,
     problems,
@@ -23,6 +22,7 @@ from node.web import (
     replies,
     review_queue,
     statistics,
+    study_actions,
     study_page,
     submit,
     system,
@@ -60,19 +60,19 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(findings.router)
-    for routes in (films.routes, questions.routes, replies.routes, corrections.routes):
+    for routes in (film_routes.routes, questions.routes, replies.routes, corrections.routes):
         for router in routes.routers:
             application.include_router(router)
     application.include_router(corrections.router)
     application.include_router(questions.router)
     application.include_router(submit.router)
     application.include_router(review_queue.api)
-    application.include_router(managing.api)
+    application.include_router(study_actions.api)
     application.include_router(worklist.router)
     application.include_router(study_page.router)
     application.include_router(review_queue.router)
     application.include_router(statistics.router)
-    application.include_router(managing.router)
+    application.include_router(study_actions.router)
     application.include_router(looks.router)
     application.include_router(system.router)
     application.include_router(system.api)

@@ -17,9 +17,9 @@ from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.web.api import StudyUid
 from node.web.dependencies import Parts, WebParts
-from node.web.films import AddressedFilm, FilmRoutes
-from node.web.forms import Edges, box_of
+from node.web.film_routes import AddressedFilm, FilmRoutes
 from node.web.problems import Problem, responses
+from node.web.question_request import Edges, box_of
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])

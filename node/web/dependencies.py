@@ -12,8 +12,8 @@ from starlette.requests import Request
 
 from node.config import Settings
 from node.health.troubles import Trouble
-from node.jobs.asking import QuestionAnswerer
 from node.jobs.patients import Patients
+from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.model import OpenModel
@@ -23,7 +23,7 @@ from node.store.spool import Spool
 from node.web.look_files import Looks
 from node.web.patients import Searches
 from node.web.pictures import Pictures
-from node.web.rate import RateLimit
+from node.web.rate_limit import RateLimit
 
 _MOST_STREAMS: Final = 16
 

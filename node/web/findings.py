@@ -17,7 +17,7 @@ from pydantic import AwareDatetime
 from starlette.requests import Request
 
 from node.outputs import patient, vocabulary
-from node.store import lookup
+from node.store import ledger_queries
 from node.web.dependencies import Parts
 from node.web.patients import sees_patients
 from node.web.problems import responses
@@ -87,7 +87,7 @@ def list_findings(
     """
     after = _after(cursor, since)
     settled = time.time() - _SETTLED_SECONDS
-    studies = lookup.finished_after(parts.settings.storage, after, before=settled, limit=limit)
+    studies = ledger_queries.finished_after(parts.settings.storage, after, before=settled, limit=limit)
     sees = sees_patients(request, parts.settings.http)
     if sees and studies:
         audit_list(request, "worklist.viewed", studies=len(studies))
@@ -119,7 +119,7 @@ def _rows(received: ReceivedFilm, changed_at: float, *, character_set: str, sees
         series="" if header is None else str(header.get("SeriesInstanceUID", "")),
         film=received.instance.sop_instance_uid,
         received_at=received.instance.received_at,
-        changed_at=lookup.moment(changed_at),
+        changed_at=ledger_queries.moment(changed_at),
         finding=None,
         code=None,
         name=None,

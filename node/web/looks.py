@@ -32,10 +32,10 @@ from node.read.film import answer_film, answer_picture
 from node.read.model import OpenModel
 from node.web import look_files, pictures, request_body, shown_film, words
 from node.web.dependencies import Parts, WebParts
-from node.web.forms import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.look_files import LookFile
 from node.web.page import refuse, render
 from node.web.problems import Problem, responses
+from node.web.question_request import LONGEST_PROMPT, Edges, NewQuestions, box_of
 from node.web.questions import left, limit
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of

@@ -29,7 +29,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from node import log
 from node.errors import ConfigError, InputError
 from node.store import files
-from node.web.rate import RateLimit, network_of
+from node.web.rate_limit import RateLimit, network_of
 from node.web.users import Role, is_user_name
 
 _FEWEST_CHARACTERS: Final = 12

@@ -13,9 +13,9 @@ from starlette.requests import Request
 
 from models.contract import Question
 from node.errors import AskerGone, InputError, RetryLater
-from node.jobs.answers import send_answer
-from node.jobs.asking import QuestionAnswerer, questions_of
+from node.jobs.answer_steps import send_answer
 from node.jobs.executor import Client
+from node.jobs.question_answerer import QuestionAnswerer, questions_of
 from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.asked_question import AskedQuestion, answer_to_json, question_from_json
@@ -25,9 +25,9 @@ from node.store.ledger import is_away
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.web.dependencies import Parts, WebParts
-from node.web.films import AddressedFilm, FilmRoutes
-from node.web.forms import NewQuestions
+from node.web.film_routes import AddressedFilm, FilmRoutes
 from node.web.problems import Problem, responses
+from node.web.question_request import NewQuestions
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])

@@ -21,9 +21,9 @@ from node.store.received import Instance
 from node.store.study_facts import require_valid
 from node.web.api import UID_PATTERN
 from node.web.dependencies import Parts, WebParts
-from node.web.films import AddressedFilm, FilmRoutes, film_of
-from node.web.forms import LONGEST_PROMPT, Edges, box_of
+from node.web.film_routes import AddressedFilm, FilmRoutes, film_of
 from node.web.problems import Problem, responses
+from node.web.question_request import LONGEST_PROMPT, Edges, box_of
 from node.web.questions import NO_MODEL, ask_network, limit
 from node.web.users import audit, name_of
 

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from node.errors import ConfigError
 from node.net import tls
 from node.settings.http import OidcSettings
-from node.web.rate import RateLimit, network_of
+from node.web.rate_limit import RateLimit, network_of
 from node.web.users import Role, is_user_name
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from node.outputs import ratio_text, report_json, vocabulary, wording
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
 from node.prompt_set import PromptSet
-from node.store import lookup
-from node.store.lookup import DeliveryRow, StudyRow
+from node.store import ledger_queries
+from node.store.ledger_queries import DeliveryRow, StudyRow
 from node.store.questions import objects_of
 from node.store.received import Instance, answer_in, newest_reading
 from node.store.rounds import coverage
@@ -88,7 +88,7 @@ class StudyLine:
     def shown_state(self) -> str:
         """The state on pages, a key of `words.STUDY_STATES`: a finished study may not be delivered yet."""
         if self.state == "finished" and self.delivered in ("none", "some"):
-            return lookup.NOT_DELIVERED if self.delivered == "none" else "partly_delivered"
+            return ledger_queries.NOT_DELIVERED if self.delivered == "none" else "partly_delivered"
         return self.state
 
 
@@ -241,7 +241,7 @@ def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFi
     Raises NodeError when the database cannot be read.
     """
     settings, spool = parts.settings, parts.spool
-    known, seen = lookup.look_up(settings.storage, study_uid), received_films(study_uid, spool, parts.prompts())
+    known, seen = ledger_queries.look_up(settings.storage, study_uid), received_films(study_uid, spool, parts.prompts())
     row = known.study
     if row is None:
         if not seen:
@@ -252,7 +252,7 @@ def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFi
     counts: dict[str, dict[str, int]] = {}
     waits: dict[str, str] = {}
     for delivery in sorted(known.deliveries, key=lambda delivery: delivery.since):
-        if delivery.state in lookup.UNSENT and delivery.reason is not None:
+        if delivery.state in ledger_queries.UNSENT and delivery.reason is not None:
             waits[delivery.delivery.destination] = delivery.reason
         of_destination = counts.setdefault(delivery.delivery.destination, {})
         of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from node.domain import NO_PART, About, OutputObject, Subject
 from node.errors import InputError
-from node.jobs.answers import stored_question
+from node.jobs.answer_steps import stored_question
 from node.outputs import asked_question
 from node.outputs.sr.items import FORMS
 from node.store import questions

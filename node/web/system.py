@@ -25,7 +25,7 @@ from node.net import callers
 from node.orders.store import OrderStore
 from node.outputs import vocabulary, wording
 from node.read.manifest import Threshold, read_thresholds
-from node.store import lookup
+from node.store import ledger_queries
 from node.web import page, passwords
 from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, responses
@@ -53,7 +53,7 @@ class Echo:
 def show_system(parts: Parts, request: Request) -> Response:
     """Show the state of the node."""
     settings = _in_force(parts)
-    overview = lookup.overview(settings.storage)
+    overview = ledger_queries.overview(settings.storage)
     about = {
         "destinations": settings.destinations,
         "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
@@ -64,7 +64,7 @@ def show_system(parts: Parts, request: Request) -> Response:
         "checks": _checks(settings, overview),
         "studies": {state: overview.studies.get(state, 0) for state in STUDY_STATES},
         "overview": overview,
-        "moment": lookup.moment,
+        "moment": ledger_queries.moment,
         "of_text": datetime.fromisoformat,
         "orders": OrderStore(settings.storage.directory).counts(),
         "python": platform.python_version(),
@@ -111,7 +111,7 @@ def _in_force(parts: WebParts) -> Settings:
     return parts.settings if parts.in_force is None else parts.in_force()
 
 
-def _checks(settings: Settings, overview: lookup.Overview) -> tuple[Check, ...]:
+def _checks(settings: Settings, overview: ledger_queries.Overview) -> tuple[Check, ...]:
     """Look at disk, certificates and clock as `doctor` does."""
     return (
         *run_check("storage", lambda: (check_room(settings.storage),)),

@@ -15,7 +15,7 @@ from starlette.requests import HTTPConnection
 
 from node import log
 from node.net.callers import address_of
-from node.web.rate import network_of
+from node.web.rate_limit import network_of
 
 Means: TypeAlias = Literal["none", "local", "password", "session", "proxy"]
 """How a user is known: not at all, on this machine, by HTTP Basic, by a session's cookie, by a trusted proxy's header.

@@ -38,7 +38,7 @@ LAYERS = (
     {"config", "log"},
     {"settings"},
     {"dicom", "hl7", "output_kinds", "prompt_set"},
-    {"character_sets", "check_result", "csv_table", "domain", "plugs", "threads"},
+    {"character_sets", "check_result", "csv_table", "domain", "plugins", "threads"},
     {"cardiothoracic_ratio", "errors"},
 )
 
@@ -128,8 +128,11 @@ HOMES = {
     "scipy": ("models/lab/losses/detection.py",),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (
-        "node/jobs/lost.py",
-        *(f"node/store/{name}.py" for name in ("database", "ledger", "lookup", "statistics", "tables", "worklist")),
+        "node/jobs/lost_workflows.py",
+        *(
+            f"node/store/{name}.py"
+            for name in ("database", "ledger", "ledger_queries", "statistics", "tables", "worklist")
+        ),
     ),
     "sqlite3": ("node/store/database.py",),
     "starlette": ("node/service/http.py", "node/net/http_connections.py", "node/web/"),

@@ -20,7 +20,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node import config, plugs
+from node import config, plugins
 from node.check_result import CheckState
 from node.config import Settings
 from node.errors import ConfigError
@@ -56,11 +56,11 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.syspath_prepend(str(packages))
-        plugs.installed.cache_clear()
+        plugins.installed.cache_clear()
         yield
     for module in MODULES:
         sys.modules.pop(module, None)
-    plugs.installed.cache_clear()
+    plugins.installed.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -149,7 +149,7 @@ def test_the_settings_of_an_added_destination_have_rules(tmp_path: Path) -> None
 
 
 def test_what_no_package_adds_is_refused(tmp_path: Path) -> None:
-    plugs.installed.cache_clear()
+    plugins.installed.cache_clear()
     table = tomllib.loads(config.render(settings_for(tmp_path / "node", archive_port=104)))
     table["destinations"][0] |= {"outputs": [KEY_FILMS], "type": FOLDER}
 
@@ -191,19 +191,19 @@ def test_a_package_that_is_no_good_is_refused(
     (folder / "entry_points.txt").write_text("\n".join((f"[{OUTPUTS.group}]", *lines)), encoding="utf-8")
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1.0\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugs.installed.cache_clear()
+    plugins.installed.cache_clear()
     table = tomllib.loads(config.render(settings_for(tmp_path / "node", archive_port=104)))
     table["destinations"][0]["outputs"] = list(points)
 
     with pytest.raises(ConfigError) as refused:
         config.parse(table)
 
-    plugs.installed.cache_clear()
+    plugins.installed.cache_clear()
     assert complaint in str(refused.value)
 
 
 def test_no_kind_or_type_of_the_nodes_own_has_a_hyphen() -> None:
-    assert not [name for name in (*OUTPUTS.own, *TYPES.own) if plugs.is_added(name)]
+    assert not [name for name in (*OUTPUTS.own, *TYPES.own) if plugins.is_added(name)]
 
 
 EXAMPLES = REPOSITORY / "examples"

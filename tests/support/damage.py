@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 
 from node.deliver.delivery import Sending
 from node.domain import Delivery
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger

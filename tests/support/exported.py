@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from prometheus_client import CollectorRegistry
 
 from node.metrics import Metrics, Snapshot, SnapshotCollector
-from node.store.lookup import Overview, Pause
+from node.store.ledger_queries import Overview, Pause
 
 _AT = datetime(2026, 11, 2, 14, 30, tzinfo=UTC)
 SNAPSHOT = Snapshot(

@@ -17,8 +17,8 @@ from models.documents import encode
 from node.config import Settings
 from node.domain import Delivery
 from node.jobs import gathering
-from node.jobs.asking import QuestionAnswerer
 from node.jobs.patients import note_patients
+from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
 from node.read.model import OpenModel, RadiographReader
 from node.store.correction import Correction, CorrectionKind

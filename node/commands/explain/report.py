@@ -21,7 +21,7 @@ from node.commands.explain.study import (
 )
 from node.config import Settings
 from node.domain import DeliveryState
-from node.store.lookup import DeliveryRow
+from node.store.ledger_queries import DeliveryRow
 from node.store.tables import TAKEN
 
 _NODE: Final = command_for("node")

@@ -19,8 +19,8 @@ from node.errors import InputError, NodeError, Undecodable
 from node.jobs import processes
 from node.read import routing
 from node.read.routing import Action
-from node.store import lookup, questions, received
-from node.store.lookup import DeliveryRow, Known, StudyRow
+from node.store import ledger_queries, questions, received
+from node.store.ledger_queries import DeliveryRow, Known, StudyRow
 from node.store.questions import ObjectMark, SentAnswer
 from node.store.received import Instance, newest_reading, sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark, coverage
@@ -139,7 +139,7 @@ def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
     spool = Spool(directory)
     study_uid = _find(uid, spool, settings)
     try:
-        known, complaint = lookup.look_up(settings.storage, study_uid), ""
+        known, complaint = ledger_queries.look_up(settings.storage, study_uid), ""
     except NodeError as error:
         known, complaint = Known(), str(error)
     marks = spool.rounds(study_uid)
@@ -165,7 +165,7 @@ def _find(uid: str, spool: Spool, settings: Settings) -> str:
     studies = spool.find_studies(uid)
     if not studies and is_uid(uid):
         try:
-            studies = lookup.studies_of(settings.storage, uid)
+            studies = ledger_queries.studies_of(settings.storage, uid)
         except NodeError as error:
             complaint = f" ({error})"
     if not studies:

@@ -34,7 +34,7 @@ from node.dicom import identity
 from node.domain import OutputObject
 from node.errors import InputError, NodeError, Undecodable, is_of_disk
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm, as_corrected, read_film
-from node.outputs.parts import divide
+from node.outputs.study_parts import divide
 from node.prompt_set import PromptSet
 from node.read import decoding, prompts
 from node.store import files, received, rounds, study_facts

@@ -16,7 +16,7 @@ from pydicom._uid_dict import UID_dictionary
 
 from node.dicom.dates import read_date
 from node.errors import InputError
-from node.outputs.parts import Part
+from node.outputs.study_parts import Part
 from node.store import files
 
 KEY_FILE: Final = "export-key"

@@ -16,7 +16,7 @@ from typing import Final, Self
 from models.progress import ProgressReport
 from node.commands import operate
 from node.config import Settings
-from node.jobs.managing import retry
+from node.jobs.study_actions import retry
 from node.settings.destinations import DicomDestination
 from tests.drills.chaos import verdict
 from tests.drills.chaos.node import Cluster, Supervised

@@ -19,7 +19,7 @@ from pydicom.uid import UID
 from models.progress import ProgressReport
 from node.commands import operate
 from node.config import Settings
-from node.jobs.managing import retry_all
+from node.jobs.study_actions import retry_all
 from tests.drills.chaos import night, verdict
 from tests.drills.day import alerts, course
 from tests.drills.day.course import Event, Kind, Plan

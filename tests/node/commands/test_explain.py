@@ -28,7 +28,7 @@ from node.dicom.film_header import parse_header
 from node.domain import OutputObject, Reason, derive_uid
 from node.read import routing
 from node.read.routing import Action
-from node.store.lookup import StudyRow
+from node.store.ledger_queries import StudyRow
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.paths import REPOSITORY

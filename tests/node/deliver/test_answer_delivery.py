@@ -13,7 +13,7 @@ from models.contract import Box, FindingState, Question, ScoredBox
 from models.documents import encode
 from node.config import Settings
 from node.errors import InputError
-from node.jobs.answers import send_answer
+from node.jobs.answer_steps import send_answer
 from node.jobs.executor import Client
 from node.outputs.asked_question import AskedQuestion
 from node.read.model import FilmAnswer

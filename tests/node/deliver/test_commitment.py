@@ -17,7 +17,7 @@ from node.metrics import Metrics
 from node.settings.destinations import DestinationTable, DicomDestination, Hl7Destination
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.lookup import DeliveryRow, moment
+from node.store.ledger_queries import DeliveryRow, moment
 
 DESTINATIONS = (
     DicomDestination(name="pacs", ae_title="PACS", host="localhost", port=104, storage_commitment=True),

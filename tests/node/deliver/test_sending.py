@@ -24,7 +24,7 @@ from node.errors import DestinationDown
 from node.settings.destinations import DicomDestination
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.lookup import DeliveryRow
+from node.store.ledger_queries import DeliveryRow
 from node.store.spool import Spool
 from tests.support import films, peers, senders
 from tests.support.committing import Answer, Committing, uids

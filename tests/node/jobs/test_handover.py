@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from node.errors import Stopped
-from node.jobs.lost import ExecutorLock, Takeover
+from node.jobs.lost_workflows import ExecutorLock, Takeover
 from node.store.database import connect
 from tests.support.peers import wait_until
 from tests.support.postgres import Postgres

@@ -24,12 +24,12 @@ from node.config import Settings
 from node.deliver.connections import Associations
 from node.deliver.results import DeliveryBatch
 from node.domain import derive_uid
-from node.jobs.lost import MOST_LOSSES, Attended, LostWorkflows, Unattended
+from node.jobs.lost_workflows import MOST_LOSSES, Attended, LostWorkflows, Unattended
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.settings.destinations import DicomDestination
-from node.store.begun import MOST_INTERRUPTIONS
 from node.store.database import connect
+from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.damage import FILM, STUDY, Bench

@@ -25,9 +25,9 @@ from models.errors import Abandoned
 from node.config import QuestionsSettings, Settings, StorageSettings
 from node.dicom import question_object
 from node.errors import InputError, ModelLost
-from node.jobs import answers
-from node.jobs.asking import QuestionAnswerer, questions_of
+from node.jobs import answer_steps
 from node.jobs.object_questions import Looked, ObjectSteps, objection, take
+from node.jobs.question_answerer import QuestionAnswerer, questions_of
 from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read import prompts
@@ -427,7 +427,7 @@ def test_a_box_is_cut_at_the_edges_of_its_film(
 
     (question,) = study.look(state(FILM, graphics=[rectangle(*corners)])).questions
 
-    asked = answers.stored_question(study.spool, STUDY, question).answer.question
+    asked = answer_steps.stored_question(study.spool, STUDY, question).answer.question
     assert asked.box is not None and asked.box.edges == part
 
 

@@ -20,7 +20,7 @@ from models.contract import Box
 from models.documents import encode
 from node.config import ReportSettings, StudySettings
 from node.domain import Delivery
-from node.jobs.answers import AnswerSteps
+from node.jobs.answer_steps import AnswerSteps
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph

@@ -22,9 +22,9 @@ from node.outputs.batches import Batch, EncodedObject
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import RadiographReader, Reading
-from node.rounds.planned import Round
-from node.store.begun import MOST_INTERRUPTIONS
+from node.rounds.round_plan import Round
 from node.store.database import connect
+from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.ledger import Ledger
 from node.store.spool import Spool
 from tests.support import films

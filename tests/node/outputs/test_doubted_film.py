@@ -13,7 +13,7 @@ from PIL import Image
 
 from models.contract import Box, Doubt, FindingState, PromptKind, Question, ViewReading
 from node.domain import Film, Note
-from node.jobs.asking import QuestionAnswerer
+from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
 from node.outputs import impression, wording
 from node.outputs.asked_question import answer_to_json

@@ -28,9 +28,9 @@ from node.jobs.queue_places import waiting
 from node.orders.messages import read_orders
 from node.orders.store import OrderStore
 from node.outputs import oru
-from node.outputs.parts import divide, patients_of
 from node.outputs.patient import said_of_request
 from node.outputs.sr import report as sr
+from node.outputs.study_parts import divide, patients_of
 from node.pipeline import Pipeline
 from node.read import prompts
 from node.rounds.films import FilmReader

@@ -20,7 +20,7 @@ from node.dicom import rejection_note
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.hl7.text import read
 from node.outputs import rejection
-from node.outputs.parts import divide
+from node.outputs.study_parts import divide
 from node.service.worker import deliveries_of_study
 from node.settings.destinations import DicomDestination
 from node.store.spool import Spool

@@ -26,12 +26,12 @@ from node.domain import GroundedSentence, JsonObject, Note
 from node.errors import ConfigError
 from node.hl7.text import read
 from node.outputs import oru, patient, writers
-from node.outputs.parts import divide
 from node.outputs.sr import report as sr
+from node.outputs.study_parts import divide
 from node.read import prompts
 from node.store import correction
 from node.web.corrections import NewCorrection
-from node.web.forms import NewQuestions
+from node.web.question_request import NewQuestions
 from tests.node.outputs.test_objects import ONE, written
 from tests.support import films, samples, validators
 

@@ -47,7 +47,7 @@ from node.outputs.source import from_files
 from node.outputs.writers import make_report, write_objects
 from node.read import open_film, prompts
 from node.read.film import answer_film, answer_picture
-from node.receive.contexts import TRANSFER_SYNTAXES
+from node.receive.presentation_contexts import TRANSFER_SYNTAXES
 from node.store.incoming import has_other_pixels
 from tests.support import films
 from tests.support.decoded import load, picture_of, refusal, stored_picture

@@ -27,8 +27,8 @@ from node.commands.operate import status
 from node.config import Caller, ListenerSettings, ServerTlsSettings
 from node.dicom.header import identify
 from node.metrics import Metrics
-from node.receive.contexts import TRANSFER_SYNTAXES
 from node.receive.listener import Listener
+from node.receive.presentation_contexts import TRANSFER_SYNTAXES
 from node.store.spool import Spool
 from tests.node.net.test_tls import call
 from tests.support import films, peers

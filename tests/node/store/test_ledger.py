@@ -13,7 +13,7 @@ from node.config import StorageSettings
 from node.domain import STUDY_STATES, Delivery, DeliveryState, StudyState
 from node.store.database import connect
 from node.store.ledger import Ledger, Parked
-from node.store.lookup import finished_after
+from node.store.ledger_queries import finished_after
 from node.store.statistics import Rows
 from node.store.worklist import ReviewRow, to_review
 from tests.support.peers import wait_until

@@ -16,7 +16,7 @@ from node.config import StorageSettings
 from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.lookup import finished_after
+from node.store.ledger_queries import finished_after
 from node.store.statistics import FilmRow, FindingRow, Rows
 from node.store.tables import PATIENTS, STUDIES
 from node.store.worklist import (

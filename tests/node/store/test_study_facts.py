@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from node.rounds.objects import Wanted, objects_of
-from node.rounds.planned import Round, known_to
+from node.rounds.round_plan import Round, known_to
 from node.rounds.study_report import answers_of
 from node.store.correction import CorrectionKind
 from node.store.rounds import RoundMark

@@ -25,7 +25,7 @@ from node.net.callers import RefusalKey, RefusedCallers
 from node.read.manifest import read_thresholds
 from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
-from node.store import lookup, received
+from node.store import ledger_queries, received
 from node.store.ledger import open_ledger
 from tests.support.certificates import Authority
 from tests.support.finished import pages_of, parts_of
@@ -92,7 +92,7 @@ def test_the_line_goes_when_the_destination_accepts_again(pages: Pages) -> None:
 
     assert keys(pages.settings) == []
     assert "accepts results" in pages.text()
-    accepted = lookup.moment(lookup.overview(pages.settings.storage).taken["archive"])
+    accepted = ledger_queries.moment(ledger_queries.overview(pages.settings.storage).taken["archive"])
     assert f"<td>{accepted:%Y-%m-%d %H:%M}" in pages.text()
 
 

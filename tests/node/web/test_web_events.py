@@ -17,7 +17,7 @@ import pytest
 from node.errors import NodeError
 from node.net.http_connections import Limits
 from node.service import http as http_pages
-from node.store import lookup
+from node.store import ledger_queries
 from node.web import api, application
 from node.web.dependencies import WebParts
 from tests.support import films, peers
@@ -150,7 +150,7 @@ def narrow(host: str, port: int) -> socket.socket:
 
 def test_a_client_that_reads_nothing_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = itertools.count()
-    monkeypatch.setattr(lookup, "fingerprint", lambda _storage: str(next(changes)))
+    monkeypatch.setattr(ledger_queries, "fingerprint", lambda _storage: str(next(changes)))
     monkeypatch.setattr(api, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr(http_pages, "_listen", narrow)
     with watched(tmp_path) as node, socket.socket() as slow:
@@ -175,7 +175,7 @@ def test_an_outage_of_the_database_ends_no_stream(tmp_path: Path, monkeypatch: p
             raise answer
         return answer
 
-    monkeypatch.setattr(lookup, "fingerprint", fingerprint)
+    monkeypatch.setattr(ledger_queries, "fingerprint", fingerprint)
     monkeypatch.setattr(api, "_POLL_SECONDS", 0.05)
     with watched(tmp_path) as node, node.watch() as connection:
         content = b""

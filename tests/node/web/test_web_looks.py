@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from node.domain import Film, Reason
 from node.web.look_files import MOST, Looks
 from node.web.problems import Problem
-from node.web.rate import RateLimit
+from node.web.rate_limit import RateLimit
 from tests.node.web.test_web_questions import REFUSED
 from tests.support import films, peers
 from tests.support.finished import Finished

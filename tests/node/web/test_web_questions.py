@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from models.contract import Question
 from node.domain import JsonObject
 from node.errors import InputError
-from node.jobs import answers
-from node.jobs.answers import stored_question
-from node.web.rate import RateLimit
+from node.jobs import answer_steps
+from node.jobs.answer_steps import stored_question
+from node.web.rate_limit import RateLimit
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films
 from tests.support.archived import StartNode
@@ -197,4 +197,4 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_an
         answerer.ask(film, [Question(prompt="Edema")], by="", source="dicom")
     stored = stored_question(limited.spool, STUDY, made["id"])
     with pytest.raises(InputError, match="rejected by the archive"):
-        answers.take(limited.spool, stored, destinations=limited.parts.destinations())
+        answer_steps.take(limited.spool, stored, destinations=limited.parts.destinations())

@@ -1,4 +1,4 @@
-"""The address of a film for programs: its study and SOP Instance UID, or that UID alone if one study has it."""
+"""Routes on one film, by its address: its study and SOP Instance UID, or that UID alone if one study has it."""
 
 from __future__ import annotations
 

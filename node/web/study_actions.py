@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from node.domain import is_uid
 from node.errors import InputError
-from node.jobs import managing
-from node.jobs.managing import ReadingReason, RemovalReason
+from node.jobs import study_actions
+from node.jobs.study_actions import ReadingReason, RemovalReason
 from node.store.ledger import open_ledger
 from node.store.worklist import patients_of
 from node.web import page
@@ -68,7 +68,7 @@ def show_choices(parts: Parts, request: Request, uid: str) -> Response:
     if not instances:
         return page.refuse(parts, request, 404, "This node has no such study. It may have been removed.")
     with open_ledger(parts.settings.storage) as ledger:
-        waiting = managing.waiting(ledger, uid)
+        waiting = study_actions.waiting(ledger, uid)
     sees = sees_patients(request, parts.settings.http)
     patient = show_patient(patients_of(parts.settings.storage, [uid]).get(uid, [])) if sees else None
     audit(request, "study.viewed", study=uid)
@@ -88,7 +88,9 @@ def show_choices(parts: Parts, request: Request, uid: str) -> Response:
 def delete(parts: Parts, request: Request, uid: StudyUid, removal: Removal) -> None:
     """Delete a study. Deliveries that are not done end with it, if you state their number."""
     try:
-        managing.delete_study(parts.settings, parts.spool, uid, films=removal.films, undelivered=removal.undelivered)
+        study_actions.delete_study(
+            parts.settings, parts.spool, uid, films=removal.films, undelivered=removal.undelivered
+        )
     except InputError as error:
         audit(request, "study.deleted", study=uid, outcome="refused", reason=removal.reason)
         raise Problem(409, str(error)) from error
@@ -99,7 +101,7 @@ def delete(parts: Parts, request: Request, uid: StudyUid, removal: Removal) -> N
 def read(parts: Parts, request: Request, uid: StudyUid, new: NewReading) -> None:
     """Read a study again. A film that the model in use has read keeps its answer; a new report replaces the last."""
     try:
-        managing.read_again(parts.settings, parts.spool, uid)
+        study_actions.read_again(parts.settings, parts.spool, uid)
     except InputError as error:
         audit(request, "study.reread", study=uid, outcome="refused", reason=new.reason)
         raise Problem(409, str(error)) from error

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
-from node.store import begun
-from node.store.begun import MOST_INTERRUPTIONS, BegunWork
+from node.store import interrupted_work
+from node.store.interrupted_work import MOST_INTERRUPTIONS, BegunWork
 from tests.support.damage import FILM, STUDY, Bench
 from tests.support.peers import wait_until
 
@@ -83,10 +83,10 @@ def test_what_was_in_hand_at_a_death_is_done_alone(tmp_path: Path) -> None:
     assert beside.is_in.wait(LIMIT_SECONDS)
 
     with waiting(work, lambda: work.counted(path)) as suspect:
-        assert begun.count(path) == 1  # nobody blames it while it waits
+        assert interrupted_work.count(path) == 1  # nobody blames it while it waits
         beside.close()
         assert suspect.is_in.wait(LIMIT_SECONDS)
-        assert begun.count(path) == 2
+        assert interrupted_work.count(path) == 2
 
     wait_until(lambda: not path.exists(), what="the work returned")
 
@@ -100,7 +100,7 @@ def test_an_orderly_end_blames_nobody_and_forgets_nothing(tmp_path: Path) -> Non
         work = BegunWork()
         with work.counted(path):
             work.end()
-            counts.append(begun.count(path))
+            counts.append(interrupted_work.count(path))
 
     assert counts == [0, 2]
 
@@ -110,7 +110,7 @@ def test_work_that_begins_during_an_orderly_end_is_not_counted(tmp_path: Path) -
     work.end()
 
     with work.counted(path):
-        assert begun.count(path) == 0
+        assert interrupted_work.count(path) == 0
 
 
 def test_the_last_try_waits_until_the_process_has_worked_for_a_while(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_the_last_try_waits_until_the_process_has_worked_for_a_while(tmp_path: P
     died(path, times=MOST_INTERRUPTIONS - 1)
 
     with waiting(work, lambda: work.counted(path)) as suspect:
-        assert begun.count(path) == MOST_INTERRUPTIONS - 1  # who kills the service now blames nothing
+        assert interrupted_work.count(path) == MOST_INTERRUPTIONS - 1  # who kills the service now blames nothing
         with work.counted(good):  # does not wait
             assert not suspect.is_in.is_set()
         assert suspect.is_in.wait(LIMIT_SECONDS)
-        assert begun.count(path) == MOST_INTERRUPTIONS
+        assert interrupted_work.count(path) == MOST_INTERRUPTIONS
 
 
 def test_an_orderly_end_does_not_wait_for_the_last_try(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_an_orderly_end_does_not_wait_for_the_last_try(tmp_path: Path) -> None:
     with waiting(work, lambda: work.counted(path)) as suspect:
         work.end()
         assert suspect.is_in.wait(LIMIT_SECONDS)
-        assert begun.count(path) == MOST_INTERRUPTIONS - 1
+        assert interrupted_work.count(path) == MOST_INTERRUPTIONS - 1
 
 
 def test_a_part_of_work_that_returns_clears_no_count(tmp_path: Path) -> None:
@@ -140,9 +140,9 @@ def test_a_part_of_work_that_returns_clears_no_count(tmp_path: Path) -> None:
     died(path, times=2)
 
     with BegunWork().counted(path, is_part=True):
-        assert begun.count(path) == 3
+        assert interrupted_work.count(path) == 3
 
-    assert begun.count(path) == 2
+    assert interrupted_work.count(path) == 2
 
 
 def test_a_study_whose_writing_ends_processes_is_parked(bench: Bench) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.web.rate import RateLimit, network_of
+from node.web.rate_limit import RateLimit, network_of
 
 
 class Clock:

@@ -26,7 +26,7 @@ from node.outputs import answers, asked_question, document, writers
 from node.outputs.asked_question import AskedQuestion
 from node.outputs.writers import with_receivers
 from node.pipeline import Pipeline
-from node.rounds.planned import Round
+from node.rounds.round_plan import Round
 from node.settings.destinations import DestinationSettings
 from node.store import questions
 from node.store.ledger import Ledger, is_away
