@@ -109,7 +109,7 @@ def _compare(options: argparse.Namespace) -> int:
     """Compare two models on films of a site, and write what a node reads."""
     from models import progress
     from models.files import replacing
-    from models.lab.evaluation import comparing
+    from models.lab.evaluation import model_comparison
     from models.site_films import answer_films, films_to_compare
     from models.thresholds import now, user
 
@@ -128,11 +128,11 @@ def _compare(options: argparse.Namespace) -> int:
             )
         )
     labels = [film.truth.labels for film in films]
-    found = comparing.compare(labels, old, new, data=Path(options.data).name, at=now(), by=user())
+    found = model_comparison.compare(labels, old, new, data=Path(options.data).name, at=now(), by=user())
     document = json.dumps(asdict(found), indent=2)
     with replacing(options.out) as file:
         file.write(f"{document}\n".encode())
-    print(document if options.json else comparing.table(found))
+    print(document if options.json else model_comparison.table(found))
     return 0
 
 

@@ -24,7 +24,7 @@ from models.contract import ChangeError, ComparedModel, PromptKind
 from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.evaluation.cases import EvaluationCase, Truth
-from models.lab.evaluation.comparing import FilmsByModel, SiteAnswer
+from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer
 from models.lab.evaluation.request import Task
 from models.lab.tasks.labels import CHEXPERT
 from models.manifest import Manifest

@@ -13,7 +13,7 @@ import pytest
 
 from models.engines import FloatArray
 from models.errors import ModelError
-from models.lab.evaluation import located
+from models.lab.evaluation import localization
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections, Precision
@@ -225,7 +225,7 @@ def seen(truths: Sequence[Truth], *, scale: float) -> list[Detections]:
 def test_the_scale_of_other_patients_is_found() -> None:
     truths = people(80)
 
-    made = located.measure(truths, lambda scale: seen(truths, scale=scale), ONCE)
+    made = localization.measure(truths, lambda scale: seen(truths, scale=scale), ONCE)
 
     assert list(made) == [KEY]
     figures = made[KEY]
@@ -249,8 +249,8 @@ def test_neither_phantoms_nor_few_films_are_measured() -> None:
         asked.append(scale)
         return []
 
-    assert located.measure(people(28), scaled, ONCE) == {}
-    assert located.measure([replace(truth, patient="") for truth in people(80)], scaled, ONCE) == {}
+    assert localization.measure(people(28), scaled, ONCE) == {}
+    assert localization.measure([replace(truth, patient="") for truth in people(80)], scaled, ONCE) == {}
     assert not asked
 
 
@@ -268,7 +268,7 @@ def test_a_fold_has_no_say_in_its_own_scale() -> None:
         for scale, fitting in ((1.0, set(np.flatnonzero(folds == 0))), (1.5, set(few)))
     }
 
-    chosen = located.cross_fitted(truths, found, KEY, folds)
+    chosen = localization.cross_fitted(truths, found, KEY, folds)
 
     by_scale = {scale: Precision(truths, some, classes=(KEY,)).per_class()[KEY] or 0.0 for scale, some in found.items()}
     assert by_scale[1.0] > by_scale[1.5]
@@ -281,13 +281,13 @@ def test_constant_boxes_are_one_a_half_and_from_other_patients() -> None:
     truths = people(80)
     folds = folds_of(np.array([truth.patient for truth in truths]))
 
-    constant = located.constant_boxes(truths, KEY, folds)
+    constant = localization.constant_boxes(truths, KEY, folds)
 
     assert all(box.boxes.shape == (2, 4) and box.boxes[0, 0] < 0.5 <= box.boxes[1, 0] for box in constant)
     moved = [
         replace(truth, boxes={key: some * np.float32(0.9) for key, some in truth.boxes.items()}) if fold == 2 else truth
         for truth, fold in zip(truths, folds, strict=True)
     ]
-    again = located.constant_boxes(moved, KEY, folds)
+    again = localization.constant_boxes(moved, KEY, folds)
     place = int(np.flatnonzero(folds == 2)[0])
     assert np.array_equal(constant[place].boxes, again[place].boxes)

@@ -17,7 +17,7 @@ from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.evaluated_model import side_of
-from models.lab.evaluation.placed import PlacedFilm, Told, figures
+from models.lab.evaluation.place_accuracy import PlacedFilm, Told, figures
 from models.lab.evaluation.placing import (
     LEAST_TOLD,
     Films,

@@ -35,9 +35,9 @@ from models.lab.evaluation.published.classification import (
     regions_asked,
     vectors_of,
 )
+from models.lab.evaluation.published.clinical_efficacy import Told, mark
 from models.lab.evaluation.published.grounding import SIDE, Grounded, Settings, mask
 from models.lab.evaluation.published.labels import Phrase, PublishedLabels
-from models.lab.evaluation.published.marks import Told, mark
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import DEFAULT, FIGURE_TASKS
 from models.lab.evaluation.statistics import Bootstrap

@@ -19,14 +19,14 @@ from transformers import BertConfig, BertModel, BertTokenizer
 from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.published.chexbert import ChexbertLabeler
-from models.lab.evaluation.published.likeness import FIGURES, check_folder, cider, likeness_of, words_of
-from models.lab.evaluation.published.marks import (
+from models.lab.evaluation.published.clinical_efficacy import (
     FIVE,
     Marks,
     counts_of,
     efficacy_of,
     marks_or_nothing,
 )
+from models.lab.evaluation.published.text_metrics import FIGURES, check_folder, cider, likeness_of, words_of
 from models.lab.evaluation.statistics import Figures
 from models.lab.tasks.labels import CHEXPERT
 from models.reading.tokenizers import VOCABULARIES

@@ -31,8 +31,8 @@ from models.lab.phantoms.picture import phantom
 from models.lab.training import loop
 from models.lab.training.batch import Batch, StageFilms, load
 from models.lab.training.catalog import catalog_of
-from models.lab.training.finish import write_model
 from models.lab.training.loop import CHECKPOINT, load_checkpoint, train, train_by
+from models.lab.training.model_writer import write_model
 from models.lab.training.runfile import FilmSource, Run, read_run
 from models.lab.training.stages import Augmentation, Drawing, Noise
 from models.lab.training.store import open_film_store, stock

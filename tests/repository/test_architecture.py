@@ -100,7 +100,7 @@ HOMES = {
     "jinja2": ("models/checkpoint/card.py", "node/web/"),
     "joserfc": ("node/web/single_sign_on.py",),
     "matplotlib": ("models/lab/evaluation/plots.py",),
-    "nltk": ("models/lab/evaluation/published/likeness.py",),
+    "nltk": ("models/lab/evaluation/published/text_metrics.py",),
     "onnx": ("export/", "examples/reader_onnx/"),
     "onnxruntime": (
         "models/engines/onnx_engine.py",
@@ -124,7 +124,7 @@ HOMES = {
     "pysbd": ("models/lab/datasets/reports.py",),
     "rich": ("models/progress.py",),
     "rouge_score": ("models/lab/evaluation/reports.py",),
-    "sacrebleu": ("models/lab/evaluation/published/likeness.py", "models/lab/evaluation/reports.py"),
+    "sacrebleu": ("models/lab/evaluation/published/text_metrics.py", "models/lab/evaluation/reports.py"),
     "scipy": ("models/lab/losses/detection.py",),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (

@@ -17,7 +17,7 @@ from models.lab.datasets.mimic import SPLITS, Place, line_at, places_of
 from models.lab.datasets.preparation import Listing, Made, Published
 from models.lab.datasets.reports import check_library, clean
 from models.lab.datasets.tables import rows_of
-from models.lab.lines import FilmLine, SentenceLine
+from models.lab.film_lines import FilmLine, SentenceLine
 from models.lab.tasks.labels import CIG, REGIONS
 
 Edges = tuple[float, float, float, float]

@@ -20,7 +20,7 @@ from models.errors import ModelError
 from models.lab.datasets.preparation import Listing, Made, Published, picture_size, relative
 from models.lab.datasets.reports import check_library, sentences_of
 from models.lab.datasets.tables import Row, first_of, rows_of
-from models.lab.lines import AS_STORED, FilmLine, SentenceLine
+from models.lab.film_lines import AS_STORED, FilmLine, SentenceLine
 from models.lab.tasks.labels import CHEXPERT, CHEXPERT_COLUMNS
 
 SPLITS: Final = ("train", "validate", "test")

@@ -14,7 +14,7 @@ from models.errors import ModelError
 from models.lab.datasets.mimic import Place, line_at, places_of
 from models.lab.datasets.preparation import Listing, Made, Published
 from models.lab.datasets.tables import first_of, rows_of
-from models.lab.lines import FilmLine, SentenceLine
+from models.lab.film_lines import FilmLine, SentenceLine
 from models.lab.tasks.prompts import class_prompts
 
 _PREFIX: Final = "mscxr/"

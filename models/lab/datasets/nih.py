@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from models.errors import ModelError
 from models.lab.datasets.preparation import Listing, Made, Published, picture_size, relative
 from models.lab.datasets.tables import Row, first_of, rows_of
-from models.lab.lines import AS_STORED, BoxLine, FilmLine
+from models.lab.film_lines import AS_STORED, BoxLine, FilmLine
 from models.lab.tasks.labels import NIH
 
 _ENTRIES: Final = ("Image Index", "Finding Labels", "Patient Age", "Patient Gender", "View Position")

@@ -22,7 +22,7 @@ from PIL import Image, UnidentifiedImageError
 from models import lab
 from models.errors import ModelError
 from models.files import replacing
-from models.lab.lines import FilmLine, read_line
+from models.lab.film_lines import FilmLine, read_line
 from models.lab.training.workers import Job, Stopped, do_all
 from models.progress import ProgressReport
 
@@ -180,5 +180,9 @@ def _remove_others(parts: Path, jobs: Mapping[Path, Job]) -> None:
 def _program() -> str:
     """Hash the source of the readers, their rules, and the form of lines."""
     folder = Path(lab.__path__[0])
-    sources = [folder / "lines.py", *sorted((folder / "datasets").glob("*.py")), *(folder / "datasets").glob("*.toml")]
+    sources = [
+        folder / "film_lines.py",
+        *sorted((folder / "datasets").glob("*.py")),
+        *(folder / "datasets").glob("*.toml"),
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()

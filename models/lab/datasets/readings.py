@@ -24,7 +24,7 @@ from typing import Final, TypedDict, cast
 from language.labels import NO_FINDING
 from models.errors import ModelError
 from models.lab.datasets.preparation import Listing, Made, Published, relative
-from models.lab.lines import BoxLine, FilmLine, read_line
+from models.lab.film_lines import BoxLine, FilmLine, read_line
 from models.lab.tasks.labels import NIH_LABELS
 
 _FILMS: Final = "nih_512.jsonl"

@@ -26,7 +26,7 @@ from models.errors import ModelError
 from models.files import replacing
 from models.lab.datasets.preparation import Listing, Made, Published, picture_size
 from models.lab.datasets.tables import Row, rows_of
-from models.lab.lines import AS_STORED, FilmLine
+from models.lab.film_lines import AS_STORED, FilmLine
 from models.lab.tasks.prompts import trained_prompts
 
 _BINS = 256

@@ -1,6 +1,6 @@
 """Films listed in a file: one JSON object a line, one film each, beside the pictures that the lines name.
 
-`models.lab.lines` describes a line. The output of `python -m models.phantoms` with `--truth` is accepted too:
+`models.lab.film_lines` describes a line. The output of `python -m models.phantoms` with `--truth` is accepted too:
 `region_findings` without `region_known` means that all about a film is known.
 
 A box belongs to a region if its label is one of Chest ImaGenome's, to a finding if ChestX-ray14 or CheXpert has it. A
@@ -25,7 +25,7 @@ from models.errors import ModelError
 from models.lab.evaluation.cases import EvaluationCase, SideQuestion, Truth, shown
 from models.lab.evaluation.published.labels import labels_of_line, measures_box, published_tasks_of
 from models.lab.evaluation.request import PublishedTask, Task
-from models.lab.lines import (
+from models.lab.film_lines import (
     READINGS,
     FilmLine,
     HintLine,

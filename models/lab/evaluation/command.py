@@ -20,7 +20,7 @@ from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.published import prompting
 from models.lab.evaluation.published import run as paper
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
-from models.lab.evaluation.published.likeness import check_folder
+from models.lab.evaluation.published.text_metrics import check_folder
 from models.lab.evaluation.request import (
     CHEXBERT,
     CHOOSING,

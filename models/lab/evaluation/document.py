@@ -9,7 +9,7 @@ from typing import Final
 
 from models.checkpoint.card import section
 from models.decisions import PHANTOMS
-from models.lab.evaluation.published.marks import efficacy_names
+from models.lab.evaluation.published.clinical_efficacy import efficacy_names
 from models.lab.evaluation.request import CURVE
 
 Table = tuple[list[str], list[list[str]]]

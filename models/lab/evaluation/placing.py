@@ -30,7 +30,7 @@ from models.decisions import Decisions, PlaceRule
 from models.engines import ENGINES
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.document import inner, rounded
-from models.lab.evaluation.placed import Figures, PlacedFilm, Told, figures, placed
+from models.lab.evaluation.place_accuracy import Figures, PlacedFilm, Told, figures, placed
 from models.lab.evaluation.request import DEFAULT
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.evaluation.thresholds import LEAST_POSITIVES
@@ -324,7 +324,7 @@ def _gain(made: Mapping[str, object], *, bound: int | None = None) -> float | No
 
 def _fits(model: EvaluatedModel, films: Films, keys: Sequence[str], *, resamples: int) -> dict[str, object]:
     """Compute the average precision of boxes, and its gain above two constant boxes."""
-    from models.lab.evaluation.located import measure
+    from models.lab.evaluation.localization import measure
 
     rule = model.manifest.detection
 

@@ -14,7 +14,7 @@ from models.lab.evaluation import (
     baselines,
     detection,
     film_classification,
-    located,
+    localization,
     regions,
     reports,
     side_questions,
@@ -98,7 +98,7 @@ def _detection(observed: Observed, model: EvaluatedModel, habits: Habits, bootst
         own = replace(rule, scales=dict.fromkeys(FINDINGS, scale))
         return [model.detections(said.located, own) for said in observed.said if said.located is not None]
 
-    if boxed := located.measure(truths, scaled, bootstrap):
+    if boxed := localization.measure(truths, scaled, bootstrap):
         made["boxed"] = boxed
     return made | {"references": {"constant_box": baselines.constant_detection(truths, habits)}}
 

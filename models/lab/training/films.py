@@ -1,6 +1,6 @@
 """Real films for training: a file with one JSON object a line, one film each, beside the pictures that the lines name.
 
-`models.lab.lines` describes a line. A line may hold `truth` instead of labels, in the form that `labels` stores: it is
+`models.lab.film_lines` describes a line. It may hold `truth` instead of labels, in the form that `labels` stores: it is
 used as it stands. A label, class or region that no catalog knows is refused before the first picture is read; what a
 catalog knows and no training can use is counted in the stored film (`unused`).
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import ModelError
-from models.lab.lines import (
+from models.lab.film_lines import (
     FilmLine,
     SentenceLine,
     in_square,

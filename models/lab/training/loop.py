@@ -34,9 +34,9 @@ from models.errors import ModelError
 from models.files import replacing
 from models.lab.training.batch import Batch, StageFilms, load
 from models.lab.training.catalog import Catalog, catalog_of
-from models.lab.training.finish import MODEL, TABLE, write_model
 from models.lab.training.forward import Forward
 from models.lab.training.labels import count_unused, remark_on, remarks_on, shares_of
+from models.lab.training.model_writer import MODEL, TABLE, write_model
 from models.lab.training.noise import disturbed
 from models.lab.training.objectives import losses_of
 from models.lab.training.random_streams import seed_torch, stream

@@ -3,6 +3,6 @@
 `labels` is what a film is measured by, `model` the network and its words. `detection`, `grounding`, `classification`
 and `texts` each make the figures of their tasks, with what is chosen on other films before; `run` calls them.
 
-Texts: `marks` says which classes they find, by rules, by `chexbert` or by a file, and counts these; `likeness` compares
-words, by `bertscore` among others.
+Texts: `clinical_efficacy` says which classes they find, by rules, by `chexbert` or by a file, and counts these;
+`text_metrics` compares words, by `bertscore` among others.
 """

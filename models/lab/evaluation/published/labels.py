@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from models.engines import FloatArray
 from models.lab.evaluation.request import PublishedTask
-from models.lab.lines import BoxLine, FilmLine, in_square, meaning_of, report_of
+from models.lab.film_lines import BoxLine, FilmLine, in_square, meaning_of, report_of
 from models.lab.tasks.labels import CIG
 from models.lab.tasks.prompts import DataSet, trained_prompts
 

@@ -14,10 +14,10 @@ from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
+from models.lab.evaluation.published.clinical_efficacy import Told, mark, start_texts, write_texts
 from models.lab.evaluation.published.detection import Asked, Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
-from models.lab.evaluation.published.marks import Told, mark, start_texts, write_texts
 from models.lab.evaluation.published.model import PublishedModel, looked_at
 from models.lab.evaluation.request import DEFAULT, PUBLISHED_RESAMPLES, TEXT_RESAMPLES, TEXT_TASKS, PublishedTask
 from models.lab.evaluation.statistics import Bootstrap

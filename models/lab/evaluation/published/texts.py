@@ -18,10 +18,10 @@ from torch import Tensor
 from models.contract import PromptKind, ReaderPrompt
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.classification import features_of, regions_asked
+from models.lab.evaluation.published.clinical_efficacy import Marked, Told, counts_of, efficacy_of, marks_or_nothing
 from models.lab.evaluation.published.labels import PublishedLabels
-from models.lab.evaluation.published.likeness import likeness_of
-from models.lab.evaluation.published.marks import Marked, Told, counts_of, efficacy_of, marks_or_nothing
 from models.lab.evaluation.published.model import PublishedModel
+from models.lab.evaluation.published.text_metrics import likeness_of
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.tasks import sentence_selection
 from models.lab.tasks.batch import Picture, as_array

@@ -15,7 +15,7 @@ import pytest
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import Truth
-from models.lab.lines import FilmLine, labels_of_line, read_line
+from models.lab.film_lines import FilmLine, labels_of_line, read_line
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, FindingState
 from models.evaluate import main
-from models.lab.evaluation.comparing import FilmsByModel, SiteAnswer, compare, table
+from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer, compare, table
 from models.lab.phantoms import phantom
 from models.manifest import read_manifest, write_manifest
 from node.config import ModelSettings
