@@ -116,7 +116,7 @@ def _open(directory: Path, name: str, engines: Path | None) -> Engine:
 
         return open_onnx(directory, precision="float16")
     if name in ("rounded-float16", "summed-float16"):
-        from export.rounded import open_rounded
+        from export.float16_evaluator import open_rounded
 
         return open_rounded(directory, half_sums=name == "summed-float16")
     return open_to_prove(directory, engine=name, engines=engines)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from models.engines.turns import current_question
+from models.engines.call_order import current_question
 from models.errors import Abandoned
 
 if TYPE_CHECKING:

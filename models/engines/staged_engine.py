@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
-from models.engines.turns import UNLIMITED, Calls, Most, Turns, run_in_parts
+from models.engines.call_order import UNLIMITED, Calls, Most, Turns, run_in_parts
 from models.errors import ModelError
 
 Inputs = Mapping[str, NDArray[np.generic]]

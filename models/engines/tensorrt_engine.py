@@ -19,10 +19,10 @@ from torch import Tensor
 
 from models.engines import EngineUnavailable, FloatArray
 from models.engines.comparison import FLOAT16, agree
+from models.engines.device_proof import WatchedEngine, prove, require
 from models.engines.devices import Gpu
 from models.engines.engine_files import DriverProof, EngineFiles
 from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_graphs
-from models.engines.proving import WatchedEngine, prove, require
 from models.engines.staged_engine import RANGES, Inputs, Range, in_parts
 from models.engines.torch_engine import in_turns, open_gpu_writer, open_torch
 from models.errors import DeviceError, ModelError

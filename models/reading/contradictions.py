@@ -16,9 +16,9 @@ from language.statements import sides_in
 from models.contract import Contradiction, FindingState, PromptKind, ReaderPrompt, Side, SideOf
 from models.decisions import Decisions
 from models.engines import Engine, FloatArray
-from models.reading.checking import COMPANIONS, Decided
 from models.reading.decided_film import DecidedFilm, Look
 from models.reading.phrasebook import Phrasebook
+from models.reading.sentence_check import COMPANIONS, Decided
 
 _SIDES: Final = (Side.LEFT, Side.RIGHT)
 

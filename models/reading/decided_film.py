@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from models.contract import Contradiction, FindingState, Laterality, PromptKind, ReaderPrompt, SideOf, ZoneOf
 from models.engines import FloatArray, Patches, Regions
-from models.reading.checking import Decided, is_reported
 from models.reading.phrasebook import PromptVectors
+from models.reading.sentence_check import Decided, is_reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,9 +23,9 @@ class DecidedFilm:
     """Answers by index of the prompt; probabilities, states, measured: of the judged prompts only.
 
     visible: the boxes and scores of each prompt that are shown
-    side_of: None if the film does not name its sides; zone_of, measured: see `checking.Decided`
-    contradictions: those of reported findings; lateralities: see `checking.Decided`
-    deniable: the findings whose denial may leave, marked; has_ratio: see `checking.Decided`
+    side_of: None if the film does not name its sides; zone_of, measured: see `sentence_check.Decided`
+    contradictions: those of reported findings; lateralities: see `sentence_check.Decided`
+    deniable: the findings whose denial may leave, marked; has_ratio: see `sentence_check.Decided`
     """
 
     prompts: tuple[ReaderPrompt, ...]

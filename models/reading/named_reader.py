@@ -44,9 +44,9 @@ from models.contract import (
 )
 from models.engines import FloatArray
 from models.errors import DeviceLost, ModelError, ReaderFault
-from models.reading.checking import Decided, Settled, answer_in_words, is_reported, settle
 from models.reading.decision import is_ratio_measured
 from models.reading.places import lungs, where_possible
+from models.reading.sentence_check import Decided, Settled, answer_in_words, is_reported, settle
 
 GROUP: Final = "chex_node.readers"
 """The group of entry points by which an installed package gives its reader a name."""

@@ -19,8 +19,8 @@ from models.boxes import iou, to_corners
 from models.contract import Laterality, PromptKind, ReaderPrompt, Side, SideOf
 from models.decisions import Decisions
 from models.engines import FloatArray
-from models.reading.checking import lies_in
 from models.reading.decided_film import DecidedFilm
+from models.reading.sentence_check import lies_in
 
 
 def place_findings(film: DecidedFilm, decisions: Decisions) -> DecidedFilm:

@@ -38,14 +38,14 @@ from models.engines.proof import Precision
 from models.engines.staged_engine import RANGES
 from models.errors import ModelError
 from models.manifest import MANIFEST, WEIGHTS, Manifest, read_manifest
-from models.reading.checking import Settled, answer_in_words, class_in, left_out_in
 from models.reading.contradictions import ContradictionCheck
 from models.reading.decided_film import DecidedFilm, Look
 from models.reading.decision import decide, is_near, is_ratio_measured, is_trusted, may_be_denied
+from models.reading.generated_sentences import OnWritten, Speech
 from models.reading.phrasebook import Phrasebook, PromptVectors, contrast, differences
 from models.reading.places import lungs, place_findings, shown_boxes, within
 from models.reading.preprocess import Square, prepare, square
-from models.reading.speech import OnWritten, Speech
+from models.reading.sentence_check import Settled, answer_in_words, class_in, left_out_in
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer, words_of
 from models.views import read_view
 

@@ -16,10 +16,10 @@ from enum import StrEnum
 from functools import cache
 from typing import Final
 
-from language.asked import is_about_change
 from language.cues import cues
 from language.labels import ClassRule, class_rules, named_rule
 from language.normal import names_in
+from language.question_check import is_about_change
 from language.statements import Stance, sides_in, statements_of
 from models.contract import PromptKind, Side
 from node.character_sets import visible

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from language.asked import Hindrance, hindered
+from language.question_check import Hindrance, hindered
 from models.contract import PromptKind, Side
 from node.prompt_set import Prompt, PromptSet
 

@@ -20,7 +20,7 @@ from models.lab.evaluation.request import DEFAULT, TASKS
 from models.lab.phantoms import parse_set
 from models.lab.training.split import HeldOut
 from models.manifest import read_manifest
-from models.reading.checking import NOT_MEASURED
+from models.reading.sentence_check import NOT_MEASURED
 from models.reading.tokenizers import VOCABULARIES
 
 MODEL = VOCABULARIES.parent

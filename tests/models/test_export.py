@@ -22,7 +22,7 @@ from onnx.reference.op_run import OpRun
 from export import build, float16, parity
 from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
-from export.rounded import MatMul
+from export.float16_evaluator import MatMul
 from export.to_onnx import export_graphs, load_graph
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from models.checkpoint.weights import load_network
 from models.engines import Engine, FloatArray, IntArray
+from models.engines.call_order import Turns
 from models.engines.devices import CPU
 from models.engines.staged_engine import StagedEngine
 from models.engines.torch_engine import run_by, use_threads, write_sentences
-from models.engines.turns import Turns
 from models.manifest import read_manifest
 from models.network.post_decoder import PostDecoder
 from models.reading.reader import ChexReader

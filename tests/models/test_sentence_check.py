@@ -12,8 +12,8 @@ import pytest
 from language.check import Fault
 from models.contract import FindingState, PromptKind, ReaderPrompt, Side, Trusted
 from models.engines import FloatArray
-from models.reading import checking
-from models.reading.checking import Decided, answer_in_words, settle
+from models.reading import sentence_check
+from models.reading.sentence_check import Decided, answer_in_words, settle
 from node.metrics import WITHHELD
 from node.read import prompts
 from node.read.film import film_of
@@ -419,7 +419,12 @@ def test_an_answer_asserts_nothing_but_what_was_asked_for(prompt: str, text: str
 
 
 def test_every_reason_is_counted_from_zero() -> None:
-    own = {checking.CONTRADICTS, checking.NOT_MEASURED, checking.SIDE_UNKNOWN, checking.WRONG_ZONE}
+    own = {
+        sentence_check.CONTRADICTS,
+        sentence_check.NOT_MEASURED,
+        sentence_check.SIDE_UNKNOWN,
+        sentence_check.WRONG_ZONE,
+    }
     reasons = {fault.value for fault in Fault} | own
 
     assert set(WITHHELD) == reasons

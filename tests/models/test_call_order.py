@@ -8,7 +8,7 @@ from contextlib import ExitStack, nullcontext
 
 import pytest
 
-from models.engines.turns import Turns, for_person
+from models.engines.call_order import Turns, for_person
 
 
 class Users:

@@ -13,11 +13,11 @@ import numpy as np
 from models.contract import FindingState, SentenceRule
 from models.engines import Engine, FloatArray, IntArray
 from models.manifest import ReportRule
-from models.reading.checking import Settled, settle
 from models.reading.contradictions import denied_by_sentence
 from models.reading.decided_film import DecidedFilm
 from models.reading.deduplicate import deduplicate, similarity_of
 from models.reading.phrasebook import Phrasebook, emphasize
+from models.reading.sentence_check import Settled, settle
 from models.reading.tokenizers import SENTENCE_END, SentenceTokenizer
 
 DIRECTIONS: Final[Mapping[FindingState, int]] = {
