@@ -146,6 +146,13 @@ def pages_of(spool: Spool, answerer: QuestionAnswerer) -> ASGIApp:
     return as_user(build(parts))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Start the process that decodes, which takes long on a busy machine, before a test waits for an answer."""
+    spool, film = kept(tmp_path_factory.mktemp("decoder"))
+    answerer_of(spool, ScriptedReader()).ask(film, [EDEMA], by="", source="api")
+
+
 def test_questions_survive_a_restart_and_go_with_their_study(tmp_path: Path) -> None:
     spool, film = kept(tmp_path)
     (made,) = answerer_of(spool, ScriptedReader()).ask(film, [EDEMA], by="anna", source="api")
