@@ -29,7 +29,7 @@ from pydicom.uid import (
 
 from node.domain import OutputObject, is_uid
 from node.errors import Refused, SpoolFull
-from node.store.files import TEMPORARY
+from node.store.files import TEMPORARY, make_folder
 from node.store.incoming import Incoming, has_other_pixels
 from node.store.received import Kept, with_hash
 from node.store.rounds import RoundMark
@@ -384,6 +384,15 @@ def test_content_is_synced_before_it_has_its_name_and_the_folder_after(
         synced.clear()
         keep(spool)
         assert (folder, True) in synced
+
+
+def test_the_entry_of_each_new_folder_is_synced(tmp_path: Path, on_sync: OnSync) -> None:
+    synced: list[Path] = []
+    on_sync(synced.append)
+
+    make_folder(tmp_path / "orders" / "by-name")
+
+    assert synced == [tmp_path, tmp_path / "orders"]
 
 
 def hold_first(on_sync: OnSync) -> tuple[threading.Event, threading.Event]:
