@@ -36,11 +36,12 @@ from models.errors import ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings
 from node.dicom import header_reading
-from node.domain import Reason
+from node.domain import Note, Reason
 from node.errors import InputError
 from node.outputs.corrected_film import sides_of
 from node.read import manifest, model, open_film, prompts
 from node.read.film import answer_film
+from tests.node.read.test_routing import picture
 from tests.paths import REPOSITORY
 from tests.support import films, peers, validators
 from tests.support.damage import FILM, STUDY, Bench
@@ -155,6 +156,13 @@ class Rotated(Scripted):
         return self.where
 
 
+class Mirrored(Rotated):
+    """Sees a film that looks mirrored."""
+
+    def view(self, look: Look) -> ViewReading | None:
+        return picture(PA=1.0, mirrored=True)
+
+
 ON_THE_LEFT = Sentence(text="There is a left pleural effusion.", prompt="pleural_effusion", score=0.8, boxes=())
 
 
@@ -164,6 +172,10 @@ def straight(_directory: Path) -> Scripted:
 
 def rotated(_directory: Path) -> Scripted:
     return Rotated(effusion(0.8, scored(0.35, 0.7)), said=[ON_THE_LEFT])
+
+
+def mirrored(_directory: Path) -> Scripted:
+    return Mirrored(effusion(0.8, scored(0.35, 0.7)), said=[ON_THE_LEFT])
 
 
 @pytest.mark.parametrize(
@@ -185,6 +197,18 @@ def test_sides_go_by_the_spine_that_a_network_locates(
     assert {"left" in sentence for sentence in (film.sentences[0].text, answer.sentence)} == {side is Side.LEFT}
     header = header_reading.read_header(path)
     assert sides_of(film, header)(found.boxes[0].box) == side  # of a box that a reader corrects
+
+
+def test_no_sentence_names_a_side_of_a_film_that_looks_mirrored(tmp_path: Path) -> None:
+    path = films.saved(tmp_path, films.thumbnail({"PatientOrientation": ["L", "F"]}))
+    reader = model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:mirrored")
+
+    film = answer_film(path, reader, PROMPTS).film
+    [answer] = open_film.ask(path, [Question(prompt="Pleural effusion")], reader=reader, prompts=PROMPTS)
+
+    assert film is not None and Note.MIRRORED in film.notes
+    for said in (film.sentences[0].text, answer.sentence):
+        assert "pleural effusion" in said and "left" not in said
 
 
 def untyped() -> Scripted:
