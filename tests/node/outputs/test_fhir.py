@@ -14,19 +14,22 @@ from highdicom.sr import Comprehensive3DSR, MeasurementReport
 from pydicom.dataset import Dataset
 
 from node.domain import Assessment, Film, ReaderMark, Report
+from node.hl7.order import Order
 from node.outputs import fhir
 from node.outputs.sr import report as sr
-from tests.node.hl7.test_hl7_message import SR
+from tests.node.hl7.test_hl7_message import ORDER, SR
 from tests.node.outputs.test_identity import Node, X
 from tests.support import samples
 
 
-def written(*films: Film, header: Dataset | None = None, report: Report | None = None) -> bytes:
+def written(
+    *films: Film, header: Dataset | None = None, report: Report | None = None, order: Order | None = None
+) -> bytes:
     report = report or samples.report(*(films or (samples.several(),)))
     sources = {film.source: samples.cr(number) for number, film in enumerate(report.films, 1)}
     if header is not None:
         sources[report.films[0].source] = header
-    return fhir.write(report, sources, samples.BERLIN, order=None, documents=[SR])[1]
+    return fhir.write(report, sources, samples.BERLIN, order=order, documents=[SR])[1]
 
 
 def of(content: bytes, kind: str) -> list[dict[str, Any]]:
@@ -132,6 +135,18 @@ def test_no_value_is_invented_for_a_film_that_does_not_say_it() -> None:
 
     for resource in (*of(content, "DiagnosticReport"), *of(content, "Observation")):
         assert not resource.keys() & {"subject", "basedOn", "effectiveDateTime"}
+
+
+@pytest.mark.parametrize(("order", "placer", "filler"), [(None, "P-8", "F-8"), (ORDER, "P|1", "F-9")])
+def test_each_number_of_the_request_has_its_own_type(order: Order | None, placer: str, filler: str) -> None:
+    header = samples.cr()
+    header.PlacerOrderNumberImagingServiceRequest, header.FillerOrderNumberImagingServiceRequest = "P-8", "F-8"
+
+    [report] = of(written(header=header, order=order), "DiagnosticReport")
+
+    identifiers = [request["identifier"] for request in report["basedOn"]]
+    found = {each["type"]["coding"][0]["code"]: each["value"] for each in identifiers}
+    assert found == {"ACSN": "A-17", "PLAC": placer, "FILL": filler}
 
 
 def test_a_rejected_finding_is_entered_in_error_and_the_reader_is_named() -> None:

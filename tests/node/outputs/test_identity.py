@@ -460,6 +460,16 @@ def test_a_number_that_is_nobodys_describes_no_patient_who_has_one(tmp_path: Pat
     assert said_in(message, "PID", 3) == "P-1"
 
 
+def test_a_film_with_the_accession_number_describes_a_study_before_one_with_an_issuer(tmp_path: Path) -> None:
+    node = Node(tmp_path, "oru")
+    node.receive("a", **{**UNREQUESTED, "IssuerOfPatientID": "CLINIC"})
+    node.receive("b", **X)
+
+    [message] = node.messages(node.round())
+
+    assert said_in(message, "OBR", 18) == "A-1"
+
+
 @pytest.fixture
 def unclear(node: Node) -> Node:
     """A node that parked the third film of a study, which may be of either patient."""
