@@ -393,11 +393,13 @@ def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> Non
 
 HEART = replace(finding(), side=None, site=Code(value="80891009", scheme="SCT", meaning="Heart"))
 UNSIDED = replace(finding(), side=None, boxes=(replace(finding().boxes[0], side=None),))
+DOUBTFUL = replace(UNSIDED, place="no_side", boxes=(replace(UNSIDED.boxes[0], lies=Side.RIGHT, evidence=None),))
 SPOKEN_OF = {
     "effusion": film_with_effusion(),
     "both sides": samples.film(findings=(effusions(),)),
     "in doubt": replace(film_with_effusion(), findings=(replace(finding(), contradiction="other_side"), absent())),
     "unsided": samples.film(findings=(UNSIDED,)),
+    "of no certain side": samples.film(findings=(DOUBTFUL,)),
     "heart": samples.film(findings=(HEART,)),
     "heart and effusion": samples.film(findings=(finding(), HEART)),
     "mirrored": replace(film_with_effusion(), notes=(Note.MIRRORED,)),
@@ -427,6 +429,8 @@ MISSED = "Pulmonary edema is not reported (below threshold, may have been missed
         ("effusion", "Anything on the right side?", "The box lies in the right lower lung zone."),
         ("effusion", "Anything on the left side?", "may reach into the left side of the chest."),
         ("effusion", "left lung?", "may reach into the left lung."),
+        ("of no certain side", "right lung?", "may reach into the right lung."),
+        ("of no certain side", "left lung?", "None of the reported boxes lies in the left lung;"),
         ("left out", "pneumothorax?", "Pneumothorax is not evaluated by this model."),
         ("left out", "list the findings", f"{MISSED} Pneumothorax is not evaluated"),
         ("ratio", "heart size?", "Cardiothoracic ratio: "),

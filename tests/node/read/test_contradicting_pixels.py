@@ -151,6 +151,7 @@ NO_WINDOW: Changes = {"WindowCenter": None, "WindowWidth": None}
         {**NO_WINDOW, "PhotometricInterpretation": "MONOCHROME2"},
         {**NO_WINDOW, "RescaleSlope": 3, "RescaleIntercept": -1024},
         {**NO_WINDOW, "RescaleIntercept": 500},
+        {**NO_WINDOW, "RescaleSlope": 3},
         {**NO_WINDOW, "ModalityLUTSequence": table(RAMP, bits=16)},
         {**NO_WINDOW, "ModalityLUTSequence": table(RAMP[::-1], bits=12)},
     ],
