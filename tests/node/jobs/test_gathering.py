@@ -66,7 +66,7 @@ def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_pa
 
     made = rejected(bench, 3)
     correct(bench, 4, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
-    correct(bench, 8, CorrectionKind.ACCEPT, prompt=KEY, is_released=False)
+    accepted = correct(bench, 8, CorrectionKind.ACCEPT, prompt=KEY, is_released=False)
 
     assert release(bench).changes == 1
     second = bench.round()
@@ -75,6 +75,9 @@ def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_pa
     assert predecessor(report_of(bench, second)) == report_of(bench, first).SOPInstanceUID
     assert "Rejected by a reader" not in meanings(report_of(bench, second))
     assert bench.steps.plan(STUDY) is None
+
+    correct(bench, 9, CorrectionKind.WITHDRAW, withdraws=accepted, is_released=False)
+    assert release(bench).changes == 1, "the report says it"
 
 
 @pytest.mark.drill(part="processes")

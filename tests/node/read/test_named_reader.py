@@ -240,10 +240,14 @@ def test_every_answer_of_a_network_is_checked(
         call(named(reader))
 
 
-def test_what_was_not_answered_is_not_assessed() -> None:
-    answers = {answer.key: answer for answer in reported(Scripted(effusion())).prompts}
+def test_what_was_not_answered_or_is_left_out_is_not_assessed() -> None:
+    reader = Scripted(effusion(), effusion(key="fracture"))
+    reader.left_out = ("fracture",)
+
+    answers = {answer.key: answer for answer in reported(reader).prompts}
 
     assert answers["edema"].state is FindingState.LEFT_OUT is not answers["pleural_effusion"].state
+    assert answers["fracture"] == replace(answers["edema"], key="fracture")
     assert set(answers) == {prompt.key for prompt in PROMPTS.prompts}
 
 
@@ -326,12 +330,14 @@ def test_its_denial_leaves_marked_if_the_finding_is_measured_and_not_near(
 
 
 def test_a_question_without_a_method_is_that_of_the_report() -> None:
-    reader = named(Scripted(effusion()))
+    said = replace(effusion(0.8, scored(0.1, 0.3)), contradiction="other_side", laterality="unknown")
+    reader = named(Scripted(said))
     asked = [Question(prompt="pleural effusion"), Question(prompt="a cat")]
 
     known, unknown = reader.ask(GRAY, asked, reference=PROMPTS.prompts)
 
     assert (known.score, known.state) == (0.8, FindingState.UNCALIBRATED)
+    assert (known.boxes, known.contradiction, known.laterality) == (said.boxes, "other_side", "unknown")
     assert unknown.never_learned == ("a", "cat")
     with pytest.raises(ValueError, match="no question about a box"):
         reader.ask(GRAY, [Question(box=scored(0.1, 0.3).box)], reference=PROMPTS.prompts)

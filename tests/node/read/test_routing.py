@@ -20,6 +20,7 @@ from pydicom.uid import (
 )
 
 from models.contract import VIEWS, View, ViewReading
+from models.manifest import Ages
 from node.commands.explain.film import explain_file
 from node.dicom import attributes
 from node.dicom.film_header import parse_header
@@ -251,7 +252,7 @@ def test_any_header_gets_a_decision_with_a_reason(texts: dict[str, str]) -> None
     ],
 )
 def test_a_film_is_read_if_the_model_is_for_its_age(changes: dict[str, object], expected: Decision) -> None:
-    rules = routing.rules_for(range(18, 66))
+    rules = routing.rules_for(Ages(least=18, most=65))
     film = header({"PatientBirthDate": None, "StudyDate": "20040826"} | changes)
 
     assert routing.choose(parse_header(film), rules) == expected
