@@ -17,7 +17,7 @@ import pytest
 
 from models.calibrate import main
 from models.checkpoint.files import CARD, verify
-from models.contract import Box
+from models.contract import Box, FindingState
 from models.decisions import RatioError
 from models.errors import ModelError
 from models.evaluate import main as evaluate
@@ -352,10 +352,11 @@ def test_the_error_of_the_ratio_is_of_enough_films(
 def test_differences_of_unchanged_pairs_are_the_error_of_change() -> None:
     box = Box(left=0, top=0, right=10, bottom=10)
 
-    def film(probability: float) -> Film:
-        return samples.film(findings=(finding(EFFUSION, boxes=(box,), probability=probability),))
+    def film(probability: float, state: FindingState = FindingState.PRESENT) -> Film:
+        return samples.film(findings=(finding(EFFUSION, boxes=(box,), probability=probability, state=state),))
 
-    pairs = [(film(0.5), film(0.5 + 0.01 * number)) for number in range(21)]
+    pairs = [(film(0.5), film(0.5 + 0.01 * number)) for number in range(20)]
+    pairs.append((film(0.5), film(0.7, FindingState.ABSENT)))
 
     with pytest.raises(ModelError, match="add pairs that show findings"):
         error_of(pairs[:0], population="hospital")

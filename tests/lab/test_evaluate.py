@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -14,8 +15,9 @@ import pytest
 from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.boxes_file import read_films
-from models.lab.evaluation.cases import Phantoms, shown
+from models.lab.evaluation.cases import Phantoms, Truth, shown
 from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
+from models.lab.evaluation.place_accuracy import placed
 from models.lab.evaluation.request import DEFAULT, TASKS
 from models.lab.phantoms import parse_set
 from models.lab.training.split import HeldOut
@@ -163,6 +165,24 @@ def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: Evalua
     assert alone.found is not None and again.found is not None
     assert np.array_equal(alone.found.boxes, again.found.boxes)
     assert np.array_equal(alone.region_scores, again.region_scores)
+
+
+def test_a_mined_label_alone_makes_no_film_without_boxes(evaluated: EvaluatedModel) -> None:
+    case = Phantoms(parse_set("phantoms:2000000:1"), evaluated.manifest).load(0)
+    mined = Truth(located=frozenset({"lung_opacity"}), labels={"no_finding": True}, mined_normal=True)
+    truths = {
+        "mined": mined,
+        "read, too": replace(mined, read_as="Normal"),
+        "mined as ill": replace(mined, labels={"no_finding": False}, mined_normal=False),
+        "boxes unknown": replace(mined, located=frozenset(), read_as="Normal"),
+    }
+
+    films = {name: placed(evaluated, replace(case, truth=truth)) for name, truth in truths.items()}
+
+    assert {name for name, film in films.items() if film["lung_opacity"].true is not None} == {
+        "read, too",
+        "mined as ill",
+    }
 
 
 def test_reports_are_measured_before_any_sentence_is_withheld(evaluated: EvaluatedModel) -> None:

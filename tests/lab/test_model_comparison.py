@@ -16,6 +16,7 @@ from models.evaluate import main
 from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer, compare, table
 from models.lab.phantoms import phantom
 from models.manifest import read_manifest, write_manifest
+from models.reading.named_reader import hash_of
 from node.config import ModelSettings
 from node.errors import InputError
 from node.read.model import open_reader
@@ -101,6 +102,22 @@ def test_a_node_takes_a_model_that_was_compared_on_films_of_the_site(
     with capture_logs() as logged:
         admit(settings, second, PROMPTS)
     assert [(line["event"], line["films"]) for line in logged] == [("model.promoted", LEAST_COMPARED)]
+
+
+def test_a_comparison_tells_the_new_model_from_that_in_use(tmp_path: Path) -> None:
+    (tmp_path / "films.csv").write_text("file\n0.dcm\n", encoding="utf-8")
+    (tmp_path / "0.dcm").write_bytes(films.file_bytes(films.thumbnail()))
+    new, old, out = tmp_path / "new", tmp_path / "old", tmp_path / COMPARISON
+    for model in (new, old):
+        model.mkdir()
+        (model / "weights").write_text(model.name)
+    network = "tests.node.read.test_named_reader:open_scripted"
+    compared = ["--model", str(new), "--reader", network, "--against", str(old), "--against-reader", network]
+
+    assert main([*compared, "--data", str(tmp_path / "films.csv"), "--out", str(out)]) == 0
+
+    document = json.loads(out.read_text(encoding="utf-8"))
+    assert [document[model.name]["weights_sha256"] for model in (new, old)] == [hash_of(new), hash_of(old)]
 
 
 @pytest.mark.parametrize(
