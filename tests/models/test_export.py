@@ -42,7 +42,10 @@ from models.engines.proof import (
 )
 from models.errors import ModelError
 from models.lab.training.runfile import read_run
+from models.manifest import write_manifest
 from models.network.chex import Chex
+from models.reading.tokenizers import VOCABULARIES
+from tests.support.scripted_engine import ScriptedEngine, reader_of
 from tests.support.training import write_run
 
 RUNTIMES = pytest.mark.drill(part="runtimes")
@@ -169,6 +172,16 @@ def test_a_build_fails_while_the_float16_graphs_differ(
 
     assert build.main(["--model", str(model), "--target", "onnx,tensorrt"]) == status
     assert said in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_one_finding_whose_probability_differs_is_enough(tmp_path: Path) -> None:
+    write_manifest(tmp_path, reader_of(ScriptedEngine([], [])).manifest)
+    (tmp_path / "vocab").symlink_to(VOCABULARIES)
+    engines = [ScriptedEngine([fracture, 0.5], []) for fracture in (0.3, 0.8)]
+
+    found = parity.compare_probabilities(tmp_path, engines, tolerance=0.4)
+
+    assert (found.max_abs, found.passed) == (pytest.approx(0.5), False)
 
 
 def test_a_difference_that_is_not_a_number_is_still_json() -> None:
