@@ -79,14 +79,14 @@ def copy_patient(source: Dataset, target: Dataset) -> None:
 def best_described(sources: Iterable[Dataset]) -> Dataset:
     """Return the most complete source, the first of equals. Raises ValueError if none.
 
-    A source with a patient goes before others, then one with an accession number, then one with the issuer of its
-    Patient ID, then one with more attributes.
+    A source with a patient goes before others, then one with an accession number, then one with more attributes, then
+    one with the issuer of its Patient ID.
     """
 
-    def rank(source: Dataset) -> tuple[bool, bool, bool, int]:
+    def rank(source: Dataset) -> tuple[bool, bool, int, bool]:
         known = sum(bool(read_text(source, keyword)) for keyword in _REQUIRED)
         patient, issuer = said(source, "PatientID"), said(source, "IssuerOfPatientID")
-        return bool(patient), bool(said_of_request(source, "AccessionNumber")), bool(issuer), known
+        return bool(patient), bool(said_of_request(source, "AccessionNumber")), known, bool(issuer)
 
     return max(sources, key=rank)
 

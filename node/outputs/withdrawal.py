@@ -14,16 +14,19 @@ from node.outputs.rejection import Past, is_ended
 from node.store.study_facts import rejected_by
 
 
-def withdraw(kind: str, past: Past, *, new: Iterable[bytes]) -> Iterator[tuple[OutputObject, bytes]]:
+def withdraw(
+    kind: str, past: Past, *, new: Iterable[tuple[OutputObject, bytes]]
+) -> Iterator[tuple[OutputObject, bytes]]:
     """Yield what takes back the newest messages of a kind: a void one, or the parts that its replacement lacks.
 
     A message whose content was removed with its study is not withdrawn.
-    new: the messages of this round; one replaces an earlier one of the same patient and accession number
+    new: the messages of this round; one replaces an earlier one of the same patient and accession number, also of the
+    same issuer by the headers of its films, which it need not name itself
     """
     facts, report = past.facts, past.report
     writer, rejected = writer_of(kind), rejected_by(facts.notes.values())
     sent = [output for mark in facts.rounds for output in mark.outputs if output.kind == kind]
-    places = [(message.place, content) for content in new if (message := writer.read(content)) is not None]
+    places = [(made, message.place, content) for made, content in new if (message := writer.read(content)) is not None]
     seen: set[str] = set()
     for output in reversed(sent):
         content = past.content_of(output)
@@ -32,7 +35,11 @@ def withdraw(kind: str, past: Past, *, new: Iterable[bytes]) -> Iterator[tuple[O
             continue
         is_newest = seen.isdisjoint(message.films)
         seen |= message.films
-        instead = [other for place, other in places if _is_same(message.place, place)]
+        instead = [
+            other
+            for made, place, other in places
+            if _is_same(message.place, place) and len({output.identity.issuer, made.identity.issuer} - {""}) < 2
+        ]
         is_void = _is_void(output, message, rejected, past.identities)
         if not is_newest or message.is_withdrawal or not (is_void or instead):
             continue

@@ -74,7 +74,7 @@ def objects_of(
         zone=wanted.zone,
     )
     for kind in messages_in(wanted.kinds):  # before the new results: a receiver may know both by the same order
-        of_kind = [content for output, content in new if output.kind == kind]
+        of_kind = [(output, content) for output, content in new if output.kind == kind]
         for output, content in withdraw(kind, past, new=of_kind):
             yield _on_study(output, answers), content
     yield from new

@@ -552,20 +552,21 @@ def test_a_rejected_patient_is_withdrawn_while_the_other_stays(node: Node) -> No
         assert said_in(withdrawn, segment, field) == said_in(result, segment, field)
 
 
-def test_a_rejected_patient_is_withdrawn_beside_one_with_the_number_of_another_issuer(node: Node) -> None:
-    at_ward = {**X, "IssuerOfPatientID": "WARD"}
-    node.receive("film", **X, IssuerOfPatientID="CLINIC")
+@pytest.mark.parametrize(("clinic", "ward"), [(X, X), (UNREQUESTED, X), (UNREQUESTED, UNREQUESTED)])
+def test_a_rejected_patient_is_withdrawn_beside_one_with_the_number_of_another_issuer(
+    clinic: Changes, ward: Changes, node: Node
+) -> None:
+    at_ward = {**ward, "IssuerOfPatientID": "WARD"}
+    node.receive("film", **{**clinic, "IssuerOfPatientID": "CLINIC", "PatientName": None})
     node.receive("ward", **at_ward)
     node.receive("no issuer", **X)
     node.round()
     films.keep(node.spool, highdicom_note(received("ward", at_ward)), study_uid=STUDY)
 
-    messages = node.messages(node.round())
+    withdrawn, result = node.messages(node.round())
 
-    assert [(said_in(message, "PID", 3, 4), said_in(message, "OBR", 25)) for message in messages] == [
-        ("WARD", "X"),
-        ("CLINIC", "P"),
-    ]
+    assert [said_in(message, "OBR", 25) for message in (withdrawn, result)] == ["X", "P"]
+    assert (said_in(withdrawn, "PID", 3, 4), said_in(result, "PID", 5)) == ("WARD", "Xiang")
 
 
 def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:
