@@ -4,6 +4,9 @@ A trouble must last before the first alert is sent, and be gone as long before t
 `storage.directory`, so a restart repeats no alert. An alert waits in the state until the webhook has accepted it. A
 thread of its own posts it, directly and never by a proxy of the environment; nothing waits for this thread. Several
 processes of a node take turns; a lock and the file keep them from sending an alert twice.
+
+While the disk is not writable, the state is in memory: a restart may repeat an alert or omit its end. If the lock
+cannot be opened either, each process may send the alert.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -197,45 +200,59 @@ class Alerts:
     ) -> None:
         self._directory, self._look, self._send = directory, look, send
         self._after_seconds = after_seconds
-        self._unwritten: AlertState | None = None
+        self._state = AlertState()
+        self._is_written = True
         self._turn = ExitStack()
+        self._has_turn = False
         pause = min(_LONGEST_PAUSE_SECONDS, after_seconds)
         self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
 
     def close(self) -> None:
         """Stop; waiting alerts are sent after the next start."""
         self._thread.close()
-        self._turn.close()
+        if not self._thread.is_alive:
+            self._turn.close()
 
     def _act(self) -> None:
         """Tell in turn with other processes; a state that only this one knows is not left to them."""
-        lock = self._directory / "told-troubles.lock"
         try:
-            if self._unwritten is not None or self._turn.enter_context(files.try_lock(lock)):
+            if self._has_turn or self._takes_turn():
                 self._tell()
         finally:
-            if self._unwritten is None:
+            if self._is_written:
                 self._turn.close()
+                self._has_turn = False
+
+    def _takes_turn(self) -> bool:
+        """Return whether to tell: this process has the lock, or the disk does not let it be opened."""
+        try:
+            self._has_turn = self._turn.enter_context(files.try_lock(self._directory / "told-troubles.lock"))
+        except OSError:
+            return True
+        if not self._has_turn:
+            self._is_written = True  # the state of the process that has the lock counts
+        return self._has_turn
 
     def _tell(self) -> None:
-        before, found = self._unwritten or read(self._directory), tuple(self._look())
+        if self._is_written:
+            with suppress(OSError):  # the disk fails: the last state that this process knows counts
+                self._state = read(self._directory)
+        before, found = self._state, tuple(self._look())
         state = decide(before, found, now=datetime.now(UTC), after_seconds=self._after_seconds)
         while state.is_to_give_up:
             log.get().error("alert.lost", name=state.waiting[0].title, attempts=state.attempts)
             state = without_oldest(state)
-        if state != before or self._unwritten is not None:
+        if state != before or not self._is_written:
             self._keep(state)
         if state.waiting and is_over(state.next_at, now=time.time(), longest=_LONGEST_WAIT_SECONDS):
             self._keep(self._sent(state))
 
     def _keep(self, state: AlertState) -> None:
         """Write the state; while the disk is not writable, which is a trouble of its own, keep it in memory."""
-        try:
+        self._state, self._is_written = state, False
+        with suppress(OSError):
             write(self._directory, state)
-        except OSError:
-            self._unwritten = state
-        else:
-            self._unwritten = None
+            self._is_written = True
 
     def _sent(self, state: AlertState) -> AlertState:
         """Send the oldest alert; return the state without it, or with its next attempt."""

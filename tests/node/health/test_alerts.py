@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from node.errors import ConfigError, RetryLater
 from node.health import alerts
 from node.health.alerts import MOST_ATTEMPTS, Alert, Alerts, AlertState, decide, post_alert
 from node.health.troubles import Trouble
+from node.store import files
 from tests.support import films, peers
 from tests.support.service import Service, settings_for
 from tests.support.web_archive import web_archive
@@ -245,6 +247,96 @@ def test_another_process_sends_the_alerts_of_one_that_ended_while_the_disk_was_n
     run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
 
     run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
+
+
+@pytest.mark.parametrize("failure", ["read-only", "no room for the lock", "directory gone", "state not readable"])
+def test_the_alert_of_a_failing_disk_is_sent_though_the_lock_or_the_state_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    directory, sent, found, opened = tmp_path / "node", list[str](), [FULL], os.open
+
+    def fail(path: Path | str, flags: int, mode: int = 0o777) -> int:
+        if failure == "read-only" and flags & (os.O_RDWR | os.O_WRONLY):
+            raise OSError(errno.EROFS, "read-only file system")
+        if failure == "no room for the lock" and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return opened(path, flags, mode)
+
+    if failure != "directory gone":
+        directory.mkdir()
+    if failure == "state not readable":
+        (directory / alerts.FILE).mkdir()
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", fail)
+        running = Alerts(directory, lambda: found, lambda alert: sent.append(alert.status), after_seconds=0.05)
+        peers.wait_until(lambda: len(sent) > 0, what="the alert")
+    if failure == "directory gone":
+        directory.mkdir()
+    if failure == "state not readable":
+        (directory / alerts.FILE).rmdir()
+    peers.wait_until((directory / alerts.FILE).is_file, what="the state on disk")
+    found.clear()
+    peers.wait_until(lambda: len(sent) > 1, what="the end")
+    running.close()
+
+    assert sent == ["begun", "ended"]
+
+
+def test_a_state_in_memory_is_dropped_while_another_process_has_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, looks, found, failing, opened = list[str](), Counter[str](), [FULL], threading.Event(), os.open
+
+    def look() -> Sequence[Trouble]:
+        looks["all"] += 1
+        return found
+
+    def fail(path: Path | str, flags: int, mode: int = 0o777) -> int:
+        if threading.current_thread().name == "alerts" and flags & os.O_CREAT:
+            looks["opened"] += 1
+            if failing.is_set():
+                raise OSError(errno.EROFS, "read-only file system")
+        return opened(path, flags, mode)
+
+    failing.set()
+    monkeypatch.setattr(os, "open", fail)
+    running = Alerts(tmp_path, look, lambda alert: sent.append(alert.status), after_seconds=0.05)
+    peers.wait_until(lambda: len(sent) > 0, what="the alert")
+    with files.try_lock(tmp_path / "told-troubles.lock") as is_free:
+        assert is_free
+        failing.clear()
+        before = looks["opened"]
+        peers.wait_until(lambda: looks["opened"] > before + 2, what="attempts to take the lock")
+        found.clear()
+    before = looks["all"]
+    peers.wait_until(lambda: looks["all"] > before + 5, what="looks after the lock was released")
+    running.close()
+
+    assert sent == ["begun"]
+
+
+def test_a_process_that_is_closed_while_it_sends_keeps_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, answer = threading.Event(), threading.Event()
+
+    def send(_alert: Alert) -> None:
+        begun.set()
+        answer.wait(60.0)
+
+    def is_free() -> bool:
+        with files.try_lock(tmp_path / "told-troubles.lock") as free:
+            return free
+
+    running = Alerts(tmp_path, lambda: [FULL], send, after_seconds=0.05)
+    assert begun.wait(60.0)
+    with monkeypatch.context() as patience:
+        patience.setattr(threading.Thread, "join", lambda _thread, timeout: None)
+        running.close()
+
+    assert not is_free()
+    answer.set()
+    peers.wait_until(is_free, what="the end of the turn")
 
 
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
