@@ -9,9 +9,9 @@ view_unknown unless its header names the view and the body part. A model may add
 
 Body part. BodyPartExamined decides if it has a word that is known (`header_words.toml`), else the anatomic region's
 code, else the descriptions if they name either the chest or other parts, but not both. If nothing known names a part,
-the film is read, unless its picture shows that it is no chest (`views.confirm`). Chest with abdomen (a babygram) and
-ribs are not chest films: the lungs fill only a part of the picture, or the exposure is for bones, and the network was
-trained on neither.
+the film is read, unless its picture shows that it is no chest (`view_check.confirm`). Chest with abdomen (a babygram)
+and ribs are not chest films: the lungs fill only a part of the picture, or the exposure is for bones, and the network
+was trained on neither.
 
 View. One attribute that says lateral or oblique decides, whatever the others say: a lateral film read as frontal gives
 meaningless boxes, while a frontal film that is not read gives a visible answer. Oblique films share the reason

@@ -271,6 +271,8 @@ SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "
         ({"truth": {"sides": [SIDE | {"finding": "edem"}]}}, "no catalog has the class 'edem'"),
         ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "truth is not as expected"),
         ({"truth": ["edema"]}, "truth is not as expected"),
+        ({"truth": {"present": {"edema": True}, "soft": {"edema": 0.5}}}, "of classes that mined names"),
+        ({"truth": {"present": {"edema": True}, "mined": ["edema"], "soft": {"edema": 1.5}}}, "between 0 and 1"),
     ],
 )
 def test_a_wrong_line_is_named_before_any_picture_is_read(

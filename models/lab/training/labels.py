@@ -9,7 +9,7 @@ square:
 
     present: {class: true or false}, of the whole film; a class that is not named is unknown
     mined: [class], those of them that were mined from a report, and may be wrong
-    soft: {class: 0..1}, of mined ones: the mean of the label and another network's probability, which training trusts
+    soft: {class: 0..1}, of mined ones: the mean of the label and another network's probability; training aims at it
     boxes: {class: [box]}; located: [class], the classes whose boxes are complete, possibly none
     regions: {region: box}; on a film that names any, the other regions are not visible
     region_present: {region: [class]}, classes in the region; region_known: [class], whose place is completely known
@@ -148,8 +148,8 @@ def check_line(line: Line) -> None:
         *(sentence["regions"] for sentence in said),
     )
     check_classes(name for names in classes for name in names)
-    if not all(0 <= share <= 1 for share in line.get("soft", {}).values()):
-        raise ValueError("soft must be between 0 and 1")
+    if not all(0 <= share <= 1 and key in line.get("mined", []) for key, share in line.get("soft", {}).items()):
+        raise ValueError("soft must be between 0 and 1, and of classes that mined names")
     check_regions(name for names in regions for name in names)
     labels_of(line, _whole_catalog())
 
