@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from pydicom.dataset import Dataset
 
 from node import log
 from node.dicom import header_reading
+from node.dicom.film_header import parse_header
 from node.domain import Film, JsonObject
 from node.errors import InputError, OtherForm, Undecodable
 from node.outputs import corrected_film, vocabulary
 from node.outputs.corrected_film import sides_of
 from node.prompt_set import PromptSet
+from node.read import routing
 from node.store import study_facts
-from node.store.correction import Correction
-from node.store.received import Instance, answer_in, newest_reading
+from node.store.correction import Correction, CorrectionKind, active
+from node.store.received import Instance, Readings, answer_in
 from node.store.spool import Spool
 
 REMOVED: Final = "the study of this film is being removed"
@@ -41,11 +44,32 @@ class AnsweredFilm:
     stored: JsonObject
 
 
+def newest_reading(readings: Readings, instance: Instance) -> tuple[datetime, JsonObject] | None:
+    """Return the newest reading of this version of an object, with its time; None if it has none.
+
+    readings: those of its study. Raises OtherForm if one of them that is damaged may be a newer reading of it.
+    """
+    found = next((known for known in reversed(readings.intact) if known[1].get("file") == instance.path.name), None)
+    newer = [str(path) for at, path in readings.damaged if found is None or at >= found[0]]
+    if newer and (found is not None or not _is_left_alone(instance)):
+        raise OtherForm(f"{', '.join(newer)}: damaged; have the study read again")
+    return found
+
+
+def _is_left_alone(instance: Instance) -> bool:
+    try:
+        header = parse_header(header_reading.read_header(instance.path))
+    except (Undecodable, OSError):
+        return False
+    return routing.choose(header, routing.rules_for(None)).action is routing.Action.LEAVE
+
+
 def read_film(spool: Spool, instance: Instance) -> AnsweredFilm:
     """Return a received film with its answer. Raises InputError if it has none, and UnusableFilm."""
-    reading = newest_reading(spool.readings(instance.study_uid), instance)
-    if reading is None and spool.damaged_readings(instance.study_uid):
-        raise UnusableFilm("an answer of this study is damaged on disk; have the study read again")
+    try:
+        reading = newest_reading(spool.readings(instance.study_uid), instance)
+    except OtherForm as error:
+        raise UnusableFilm("an answer of this study is damaged on disk; have the study read again") from error
     if reading is None:
         raise InputError("this film has no answer yet; wait until it is read")
     return _with_header(instance, reading[1], spool)
@@ -75,18 +99,25 @@ def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: Prompt
     """Return whether a finding of a study is critical by its newest answers, corrections and rejections.
 
     None if it may be, because a film that was read came again and is not read yet, or because corrections that are not
-    released yet can be taken back. True if nobody can tell, because no film has an answer, or a file cannot be read.
+    released yet can be taken back. True if nobody can tell, because no film has an answer, or a file cannot be read; a
+    film without a readable answer has the finding unless a reader rejected it.
     """
+    films, unreadable, unread = list[AnsweredFilm](), list[Instance](), set[str]()
     try:
         facts, readings = study_facts.load(spool, study_uid), spool.readings(study_uid)
-        films = [
-            _with_header(instance, reading[1], spool)
-            for instance in facts.instances
-            if instance.sop_instance_uid not in facts.rejected and (reading := newest_reading(readings, instance))
-        ]
-    except (InputError, OtherForm, OSError):
+        for instance in facts.instances:
+            if instance.sop_instance_uid in facts.rejected:
+                continue
+            try:
+                if (reading := newest_reading(readings, instance)) is None:
+                    unread.add(instance.sop_instance_uid)
+                else:
+                    films.append(_with_header(instance, reading[1], spool))
+            except (InputError, OtherForm):
+                unreadable.append(instance)
+    except (OtherForm, OSError):
         return True
-    if (not films and not facts.rejected) or spool.damaged_readings(study_uid):
+    if not films and not unreadable and not facts.rejected:
         return True
     released = [each for each in facts.corrections if each.id not in facts.waiting]
     now, settled = (
@@ -96,14 +127,17 @@ def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: Prompt
             for finding in _corrected(film, _of_film(film.instance, made), prompts).findings
             if finding.prompt == prompt
         )
+        or not all(_is_rejected(prompt, _of_film(instance, made)) for instance in unreadable)
         for made in (facts.corrections, released)
     )
-    answered = {str(content.get("file")).partition("~")[0] for _, content in readings}
-    comes_again = any(
-        each.sop_instance_uid in answered - facts.rejected and newest_reading(readings, each) is None
-        for each in facts.instances
-    )
-    return now if now is settled and (now or not comes_again) else None
+    answered = {str(content.get("file")).partition("~")[0] for _, content in readings.intact}
+    return now if now is settled and (now or not answered & unread) else None
+
+
+def _is_rejected(prompt: str, made: Iterable[Correction]) -> bool:
+    """Return whether the corrections of a film say that it does not have a finding."""
+    kinds = [each.kind for each in active(made) if each.prompt == prompt and each.kind is not CorrectionKind.REWORD]
+    return kinds[-1:] == [CorrectionKind.REJECT]
 
 
 def _of_film(film: Instance, made: Iterable[Correction]) -> list[Correction]:

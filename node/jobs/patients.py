@@ -27,13 +27,13 @@ from node.answers.comparison import (
 from node.dicom import header_reading
 from node.dicom.header_reading import header_of
 from node.domain import ModelIdentity, is_nobodys
-from node.errors import Undecodable
-from node.jobs.answered_film import AnsweredFilm, as_corrected
+from node.errors import OtherForm, Undecodable
+from node.jobs.answered_film import AnsweredFilm, as_corrected, newest_reading
 from node.outputs.patient import TRAITS, comparable, read_text, said, whole_of_request, whole_text
 from node.prompt_set import PromptSet
 from node.store import questions
 from node.store.ledger import Ledger
-from node.store.received import Instance, newest_reading
+from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.study_facts import rejections_of
 from node.store.worklist import PatientRow, folded
@@ -125,7 +125,10 @@ class Patients:
 def _is_read(film: Instance, spool: Spool) -> bool:
     """Whether a film has a valid answer."""
     instances = spool.instances(film.study_uid)
-    is_answered = newest_reading(spool.readings(film.study_uid), film) is not None
+    try:
+        is_answered = newest_reading(spool.readings(film.study_uid), film) is not None
+    except OtherForm:
+        return False
     return is_answered and film.sop_instance_uid not in rejections_of(instances)
 
 

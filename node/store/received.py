@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -75,6 +75,17 @@ class Kept:
         return "conflict" if self.is_conflict else "kept"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """The stored answers about a study's objects, by every model, with their times.
+
+    intact: oldest first; damaged: files that cannot be read, so that nobody knows their object
+    """
+
+    intact: tuple[tuple[datetime, JsonObject], ...]
+    damaged: tuple[tuple[datetime, Path], ...]
+
+
 def sop_instance_uid_of(file: str) -> str:
     """Return the SOP Instance UID in a file's name."""
     return file.split("~")[0]
@@ -119,16 +130,6 @@ def newest(folder: Path) -> list[Path]:
     """Return the newest version of each object, by the numbers in the names, because clocks may be set back."""
     paths = sorted(listed(folder), key=_version)
     return list({sop_instance_uid_of(path.name): path for path in paths}.values())
-
-
-def newest_reading(
-    readings: Sequence[tuple[datetime, JsonObject]], instance: Instance
-) -> tuple[datetime, JsonObject] | None:
-    """Return the newest reading of this version of an object, with its time; None if there is none.
-
-    readings: readings of the object's study, oldest first
-    """
-    return next((found for found in reversed(readings) if found[1].get("file") == instance.path.name), None)
 
 
 def answer_in(reading: JsonObject, instance: Instance) -> Film:

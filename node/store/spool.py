@@ -42,7 +42,7 @@ from node.store.folders import STUDIES, Folders, mark_format, require_known_form
 from node.store.incoming import Incoming, full, has_other_pixels
 from node.store.index import Index
 from node.store.interrupted_work import BegunWork
-from node.store.received import Instance
+from node.store.received import Instance, Readings
 from node.store.rounds import RoundMark
 
 _MIB = 1024 * 1024
@@ -202,7 +202,7 @@ class Spool:
     def forget_interrupted_readings(self, study_uid: str) -> None:
         """Reset all counts of a study and remove damaged readings: its films are read, its outputs written again."""
         counts = (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid))
-        for path in (*counts, *self.damaged_readings(study_uid)):
+        for path in (*counts, *(path for _, path in self.readings(study_uid).damaged)):
             path.unlink(missing_ok=True)
 
     def received_path(self, study_uid: str, file: str) -> Path:
@@ -217,19 +217,16 @@ class Spool:
         """Return the answer to one film; None if there is none under this key, or it cannot be read."""
         return files.read_known(Film, self._folder(study_uid) / "readings" / f"{key}.json")
 
-    def readings(self, study_uid: str) -> list[tuple[datetime, JsonObject]]:
-        """Return all stored answers about a study's films, by every model, with their times; oldest first."""
-        kept = [
-            (at, content)
-            for path in files.documents(self._folder(study_uid) / "readings")
-            if (at := files.changed_at(path)) is not None and (content := files.read_json(path)) is not None
-        ]
-        return sorted(kept, key=lambda reading: reading[0])
-
-    def damaged_readings(self, study_uid: str) -> list[Path]:
-        """Return the files of a study's readings that are damaged, so that nobody knows their film."""
-        paths = files.documents(self._folder(study_uid) / "readings")
-        return [path for path in paths if files.read_json(path) is None and path.exists()]
+    def readings(self, study_uid: str) -> Readings:
+        """Return all stored answers about a study's films."""
+        intact, damaged = [], []
+        for path in files.documents(self._folder(study_uid) / "readings"):
+            at, content = files.changed_at(path), files.read_json(path)
+            if at is not None and content is not None:
+                intact.append((at, content))
+            elif at is not None and path.exists():
+                damaged.append((at, path))
+        return Readings(intact=tuple(sorted(intact, key=lambda reading: reading[0])), damaged=tuple(damaged))
 
     def keep_document(self, study_uid: str, kind: DocumentKind, name: str, content: JsonObject) -> None:
         """Store a document of a study, synced; a released correction makes its films unread until a round follows it.

@@ -19,6 +19,7 @@ from node.dicom import header_reading
 from node.domain import Film, JsonObject, Reason
 from node.errors import OtherForm, Undecodable
 from node.jobs import gathering
+from node.jobs.answered_film import newest_reading
 from node.outputs import ratio_text, report_json, vocabulary, wording
 from node.outputs.corrected_film import correct, sides_of
 from node.outputs.patient import name_different
@@ -26,7 +27,7 @@ from node.prompt_set import PromptSet
 from node.store import ledger_queries
 from node.store.ledger_queries import DeliveryRow, StudyRow
 from node.store.questions import objects_of
-from node.store.received import Instance, answer_in, newest_reading
+from node.store.received import Instance, answer_in
 from node.store.rounds import coverage
 from node.store.spool import Spool
 from node.store.study_facts import FilmRejection, elsewhere, rejections_of
@@ -369,8 +370,13 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
         if instance.path.name in questions:
             continue
         number, parked = rounds.get(instance.path.name, (None, None))
-        _, reading = newest_reading(readings, instance) or (None, {})
-        film, fault = None, beside if reading else ""
+        reading: JsonObject = {}
+        film, fault = None, ""
+        try:
+            _, reading = newest_reading(readings, instance) or (None, {})
+            fault = beside if reading else ""
+        except OtherForm as error:
+            fault = str(error) if number is not None and parked is None else ""
         if parked == Reason.PATIENT_UNCLEAR:
             film = Film(source=instance.sop_instance_uid, reason=Reason.PATIENT_UNCLEAR)
         elif reading and not fault:
@@ -383,9 +389,6 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
                 fault = str(error)
         elif parked is not None:
             film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
-        elif number is not None and not reading:
-            damaged = ", ".join(map(str, spool.damaged_readings(study_uid)))
-            fault = damaged and f"{damaged}: damaged; have the study read again"
         if fault:
             _log_once(study_uid, fault)
         why = rejected.get(instance.sop_instance_uid)

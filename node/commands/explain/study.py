@@ -15,14 +15,15 @@ from node.config import Settings
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
 from node.domain import JsonObject, OutputObject, Reason, is_uid
-from node.errors import InputError, NodeError, Undecodable
+from node.errors import InputError, NodeError, OtherForm, Undecodable
 from node.jobs import processes
+from node.jobs.answered_film import newest_reading
 from node.read import routing
 from node.read.routing import Action
 from node.store import ledger_queries, questions, received
 from node.store.ledger_queries import DeliveryRow, Known, StudyRow
 from node.store.questions import ObjectMark, SentAnswer
-from node.store.received import Instance, newest_reading, sop_instance_uid_of
+from node.store.received import Instance, sop_instance_uid_of
 from node.store.rounds import AGAIN, RoundMark, coverage
 from node.store.spool import Spool
 from node.store.study_facts import elsewhere, rejections_of
@@ -189,8 +190,11 @@ def _received(study_uid: str, spool: Spool, marks: Sequence[RoundMark]) -> Itera
         is_conflict = instance in conflicts
         is_intact = received.is_intact(instance.path)
         number, parked = (None, None) if is_conflict else rounds.get(instance.path.name, (None, None))
-        reading = None if is_conflict else newest_reading(readings, instance)
-        outcome, reason = _outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None)
+        try:
+            reading = None if is_conflict else newest_reading(readings, instance)
+            outcome, reason = _outcome(instance, reading, parked, is_intact=is_intact, is_covered=number is not None)
+        except OtherForm as error:
+            reading, outcome, reason = None, str(error), None
         if (why := rejected.get(instance.sop_instance_uid)) is not None:
             outcome = f"{outcome}, then {why.text}" if outcome == Action.READ else why.text
             reason = None

@@ -196,7 +196,7 @@ def test_one_setting_decodes_names_everywhere_in_a_round(tmp_path: Path) -> None
 
     for kind in ("sr", "gsps"):
         assert [str(dataset.PatientName) for dataset in bench.objects(deliveries, kind)] == ["王^小明"]
-    [reading] = bench.spool.readings(STUDY)
+    [reading] = bench.spool.readings(STUDY).intact
     assert reading[1]["notes"] == ["text_recoded"]
 
 

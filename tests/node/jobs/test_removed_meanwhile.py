@@ -35,7 +35,7 @@ LOOKS: dict[str, Callable[[Spool], int]] = {
     "study": lambda spool: len(spool.instances(STUDY)),
     "versions": lambda spool: len(spool.versions(STUDY)),
     "conflicts": lambda spool: len(spool.conflicts(STUDY)),
-    "readings": lambda spool: len(spool.readings(STUDY)),
+    "readings": lambda spool: len(spool.readings(STUDY).intact),
     "corrections": lambda spool: len(spool.documents(STUDY, "corrections")),
     "questions": lambda spool: len(spool.documents(STUDY, "questions")),
     "rounds": lambda spool: len(spool.rounds(STUDY)),

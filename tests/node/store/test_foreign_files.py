@@ -67,7 +67,7 @@ def test_strange_files_are_nothing_of_a_study_and_stay(spool: Spool) -> None:
     again.sweep()
     assert again.output(output) == b"report"
     assert len(again.instances(STUDY)) == len(again.versions(STUDY)) == 1
-    assert [*again.conflicts(STUDY), *again.rounds(STUDY), *again.readings(STUDY)] == []
+    assert [*again.conflicts(STUDY), *again.rounds(STUDY), *again.readings(STUDY).intact] == []
     assert (again.corrections(STUDY), again.documents(STUDY, "questions")) == ([], [])
     assert {path: path.read_bytes() for path in strange} == strange
 

@@ -204,7 +204,7 @@ def test_a_page_is_shown_though_another_study_of_the_queue_cannot_be_read(tmp_pa
     if kind == "corrections":
         node.spool.keep_document(uid, "corrections", f"{1:032x}", {"form": "another program's"})
     else:
-        ((_, reading),) = node.spool.readings(uid)
+        ((_, reading),) = node.spool.readings(uid).intact
         node.spool.keep_reading(uid, "later", {key: value for key, value in reading.items() if key != "view"})
 
     page = node.client().get(f"/studies/{STUDY}")

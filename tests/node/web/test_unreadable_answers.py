@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
+from pydicom.uid import BasicTextSRStorage
 from structlog.testing import capture_logs
 
 from models.contract import FindingState
 from node.jobs.answered_film import UnusableFilm, is_still_critical, read_film
 from node.service.worker import LedgerFiller
+from node.store.correction import CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.web import findings
+from node.web.studies import received_films
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.web.test_review_queue import finished
 from tests.support import films, peers
 from tests.support.damage import STUDY, cut
@@ -29,7 +34,7 @@ INTERFACE = ("/api/v1/studies", "/api/v1/review", "/api/v1/findings")
 
 
 def lose_a_field(node: Finished) -> None:
-    ((_, reading),) = node.spool.readings(UNREAD)
+    ((_, reading),) = node.spool.readings(UNREAD).intact
     (path,) = (node.spool.directory / "studies" / UNREAD / "readings").glob("*.json")
     node.spool.keep_reading(UNREAD, path.stem, {key: value for key, value in reading.items() if key != "view"})
 
@@ -118,7 +123,7 @@ def test_a_damaged_answer_of_another_model_goes_when_the_study_is_read_again(nod
     readings = node.spool.directory / "studies" / UNREAD / "readings"
     (kept,) = readings.glob("*.json")
     (readings / "older.json").write_bytes(kept.read_bytes()[:-9])
-    assert node.spool.damaged_readings(UNREAD) == [readings / "older.json"]
+    assert [path for _, path in node.spool.readings(UNREAD).damaged] == [readings / "older.json"]
 
     node.spool.forget_interrupted_readings(UNREAD)
 
@@ -144,3 +149,56 @@ def test_the_questions_about_a_film_name_the_one_that_cannot_be_read(node: Finis
     answer = node.client().get(f"/api/v1/studies/{UNREAD}/films/{SECOND.SOPInstanceUID}/questions")
 
     assert (answer.status_code, "questions/" in answer.json()["detail"]) == (503, True)
+
+
+def test_an_older_answer_is_not_shown_in_place_of_a_newer_one_that_is_damaged(node: Finished) -> None:
+    readings = node.spool.directory / "studies" / UNREAD / "readings"
+    ((_, reading),) = node.spool.readings(UNREAD).intact
+    (newest,) = readings.glob("*.json")
+    node.spool.keep_reading(UNREAD, "older", {**reading, "model": "OLD 1.0"})
+    os.utime(readings / "older.json", (1, 1))
+    assert shown(node) == {str(SECOND.SOPInstanceUID): "read"}
+    cut(newest)
+
+    assert shown(node) == {str(SECOND.SOPInstanceUID): "answer_unreadable"}
+    with pytest.raises(UnusableFilm, match="read again"):
+        read_film(node.spool, node.spool.instances(UNREAD)[0])
+
+    os.utime(newest, (0, 0))
+
+    assert shown(node) == {str(SECOND.SOPInstanceUID): "read"}, "the damaged one is older"
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
+
+
+def test_a_damaged_answer_is_not_one_to_an_object_that_gets_none(node: Finished) -> None:
+    report = films.changed(films.thumbnail(), {"SOPClassUID": BasicTextSRStorage, "Modality": "SR"})
+    del report.Rows, report.PixelData
+    kept = films.keep(node.spool, films.as_another(report, "report", study="second")).instance
+    node.round(UNREAD)
+    cut_the_answer(node)
+
+    assert shown(node) == {
+        str(SECOND.SOPInstanceUID): "answer_unreadable",
+        kept.sop_instance_uid: "left_alone",
+    }
+
+
+def test_a_finding_does_not_stand_on_a_film_with_a_damaged_answer_if_a_reader_or_the_archive_rejected_it(
+    node: Finished,
+) -> None:
+    cut_the_answer(node)
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True
+
+    made = node.correct(SECOND, CorrectionKind.REJECT, prompt="edema")
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
+    assert is_still_critical(node.spool, UNREAD, "pneumothorax", PROMPTS) is True
+
+    node.correct(SECOND, CorrectionKind.WITHDRAW, withdraws=made)
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True
+
+    films.keep(node.spool, highdicom_note(SECOND))
+    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
+
+
+def shown(node: Finished) -> dict[str, str]:
+    return {film.instance.sop_instance_uid: film.status for film in received_films(UNREAD, node.spool, PROMPTS)}
