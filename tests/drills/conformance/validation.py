@@ -17,7 +17,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import FindingState
 from models.progress import ProgressReport
-from node.domain import Code, Film
+from node.domain import Assessment, Code, Film, Finding, FindingBox
 from node.outputs import ratio_text, wording
 from node.outputs.document import save_bytes
 from node.outputs.sr.findings import SIDES, STATES
@@ -208,6 +208,15 @@ def _said(
     )
 
 
+def _number(finding: Finding, box: FindingBox) -> float:
+    """Return the number that a box must have: 1 if a radiologist moved or added it, else the probability."""
+    mark = wording.mark_of(finding, box)
+    probability = finding.probability if mark is None else finding.output_probability
+    if mark is not None and (probability is None or mark.what in (Assessment.MOVED, Assessment.ADDED)):
+        return 1.0
+    return float(wording.whole_percent(probability or 0.0))
+
+
 def _expected(film: Film) -> Iterable[tuple[object, ...]]:
     """Yield the same of each reported box of the report."""
     for finding in film.findings:
@@ -220,6 +229,6 @@ def _expected(film: Film) -> Iterable[tuple[object, ...]]:
                 finding.code.value,
                 STATES[finding.state].meaning,
                 SIDES[side].meaning if side else None,
-                1.0 if wording.mark_of(finding, box) else float(wording.whole_percent(finding.probability or 0.0)),
+                _number(finding, box),
                 tuple(round(float(np.float32(edge)), 2) for edge in box.box.edges),
             )
