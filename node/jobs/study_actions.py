@@ -11,17 +11,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Final, Literal, TypeAlias
 
+from node import log
 from node.config import Settings
 from node.domain import Delivery, is_uid
-from node.errors import InputError
+from node.errors import InputError, OtherForm
 from node.jobs import gathering
 from node.jobs.executor import Client
-from node.store import database, questions
+from node.store import database, questions, study_facts
 from node.store.ledger import Ledger, open_ledger
 from node.store.spool import Spool
+from node.store.study_facts import StudyFacts
 
 RemovalReason: TypeAlias = Literal["wrong_patient", "sent_by_mistake", "test", "patient_request", "other"]
 ReadingReason: TypeAlias = Literal["wrong_result", "other_model", "corrected_at_sender", "other"]
+_OTHER_VERSION: Final = "a document of this study was written by another version of the program; see the log"
 _BUSY: Final = "this study is being received, read or answered; wait until it is finished or parked, and try again"
 
 
@@ -111,14 +114,14 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
     """Delete a study with all its data but the marks of its rounds, which name no patient.
 
     films, undelivered: numbers of films and open deliveries that the person was shown
-    Raises InputError if these numbers have changed, or the study is being processed.
+    Raises InputError if these numbers have changed, the study is being processed, or a document of it is not readable.
     """
     with open_ledger(settings.storage) as ledger:
         instances = spool.instances(study_uid)
         if not instances:
             raise InputError("this node has no such study; it may have been removed")
-        is_answered = any(answer.is_open for answer in questions.answers_of(spool, study_uid))
-        if ledger.study_state(study_uid) not in ("finished", "parked") or is_answered:
+        answers = _documents(spool, study_uid).answers
+        if ledger.study_state(study_uid) not in ("finished", "parked") or any(answer.is_open for answer in answers):
             raise InputError(_BUSY)
         ended = waiting(ledger, study_uid)
         if (len(instances), len(ended)) != (films, undelivered):
@@ -133,7 +136,7 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
 
 
 def read_again(settings: Settings, spool: Spool, study_uid: str) -> None:
-    """Have the next round of a study cover all its films again. Raises InputError if there are none, or it is busy."""
+    """Have the next round of a study cover all its films again. Raises InputError as `delete_study`."""
     with (
         open_ledger(settings.storage) as ledger,
         closing(Client(database.open_executor_database(settings.storage))) as client,
@@ -142,10 +145,21 @@ def read_again(settings: Settings, spool: Spool, study_uid: str) -> None:
             raise InputError("this node has no such study; it may have been removed")
         if ledger.study_state(study_uid) not in ("finished", "parked"):
             raise InputError(_BUSY)
+        _documents(spool, study_uid)
         spool.forget_interrupted_readings(study_uid)
         spool.uncover(study_uid)
         client.run_study(study_uid)
         ledger.set_study(study_uid, "receiving")
+
+
+def _documents(spool: Spool, study_uid: str) -> StudyFacts:
+    """Read what a study's next round will read of it. Raises InputError if a document cannot be read."""
+    try:
+        questions.objects_of(spool, study_uid)
+        return study_facts.load(spool, study_uid)
+    except OtherForm as error:
+        log.get().error("answer.unreadable", study=study_uid, reason=str(error))
+        raise InputError(_OTHER_VERSION) from error
 
 
 def _end(ledger: Ledger, study_uid: str, ended: list[Delivery]) -> None:

@@ -22,7 +22,7 @@ from node.dicom.dates import patient_age
 from node.domain import Finding
 from node.outputs import ledger_rows, patient, vocabulary, wording
 from node.store.worklist import ReviewRow, to_review
-from node.web import page
+from node.web import page, words
 from node.web.dependencies import Parts, WebParts
 from node.web.patients import readable, sees_patients
 from node.web.problems import responses
@@ -37,7 +37,6 @@ router = APIRouter(include_in_schema=False)
 
 _BETWEEN: Final = "The probability is too low for present and too high to leave unreported."
 _UNMEASURED: Final = "The threshold was not measured on such films."
-_UNREADABLE: Final = "The answer to this film cannot be read."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +183,7 @@ def _waiting(row: ReviewRow, study: Iterable[ReceivedFilm]) -> Iterator[ReviewFi
             received_at=received.instance.received_at,
             is_stat=row.is_stat,
             findings=tuple(map(_shown, findings)),
-            cautions=(_UNREADABLE,) if film is None else tuple(wording.cautions(film)),
+            cautions=(words.FAULTS[received.fault],) if film is None else tuple(wording.cautions(film)),
             finished=film is not None and not findings,
         )
 

@@ -38,6 +38,8 @@ from node.web.dependencies import WebParts
 from node.web.study_outputs import StudyOutput, outputs_of
 
 Delivered = Literal["all", "some", "none", "nothing"]
+Fault = Literal["", "damaged", "other_version"]
+"""Why an answer cannot be read: its reading is damaged, or another program wrote a document that counts for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class StudyLine:
     """One line of the worklist.
 
     state: receiving, reading, parked, or finished, then answer_unreadable if one of its films is;
-        stage, reason: where and why it is parked
+        stage, reason: where and why it is parked; reason: of answer_unreadable, a `Fault`
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
@@ -88,7 +90,7 @@ class StudyLine:
     @property
     def shown_state(self) -> str:
         """The state on pages, a key of `words.STUDY_STATES`: a finished study may not be delivered yet."""
-        if self.state == "finished" and self.delivered in ("none", "some"):
+        if self.state in ("finished", "answer_unreadable") and self.delivered in ("none", "some"):
             return ledger_queries.NOT_DELIVERED if self.delivered == "none" else "partly_delivered"
         return self.state
 
@@ -180,7 +182,7 @@ class ReceivedFilm:
     """A received object and its outcome.
 
     film: its answer with its corrections, None if it has none; reading: as stored, empty if it was not read
-    fault: why it has an answer that cannot be read, "" if it has none or can; rejected: see `StudyFilm`
+    fault: why its answer cannot be read, "" if it has none or can; rejected: see `StudyFilm`
     """
 
     instance: Instance
@@ -188,7 +190,7 @@ class ReceivedFilm:
     film: Film | None
     reading: JsonObject
     rejected: FilmRejection | None
-    fault: str
+    fault: Fault
 
     @property
     def status(self) -> str:
@@ -294,11 +296,13 @@ def _line(
 ) -> StudyLine:
     statuses = [known.status for known in seen]
     films = [known.film for known in seen if known.film is not None and known.rejected is None]
+    fault = next((known.fault for known in seen if known.status == "answer_unreadable"), "")
+    is_unreadable = bool(fault) and row.state == "finished"
     return StudyLine(
         uid=study_uid,
-        state="answer_unreadable" if row.state == "finished" and "answer_unreadable" in statuses else row.state,
+        state="answer_unreadable" if is_unreadable else row.state,
         stage=row.stage,
-        reason=row.reason,
+        reason=fault if is_unreadable else row.reason,
         changed_at=row.changed_at,
         received_at=min((known.instance.received_at for known in seen), default=None),
         is_stat=spool.is_stat(study_uid),
@@ -359,9 +363,10 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     try:
-        corrections, asking, beside = spool.corrections(study_uid), objects_of(spool, study_uid), ""
+        corrections, asking, is_readable = spool.corrections(study_uid), objects_of(spool, study_uid), True
     except OtherForm as error:
-        corrections, asking, beside = [], [], str(error)
+        corrections, asking, is_readable = [], [], False
+        _log_once(study_uid, str(error))
     questions = {mark.file for mark in asking}
     instances = spool.instances(study_uid)
     rejected = rejections_of(instances)
@@ -371,26 +376,21 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
             continue
         number, parked = rounds.get(instance.path.name, (None, None))
         reading: JsonObject = {}
-        film, fault = None, ""
+        film: Film | None = None
+        fault: Fault = ""
         try:
             _, reading = newest_reading(readings, instance) or (None, {})
-            fault = beside if reading else ""
+            film = answer_in(reading, instance) if reading else None
         except OtherForm as error:
-            fault = str(error) if number is not None and parked is None else ""
-        if parked == Reason.PATIENT_UNCLEAR:
-            film = Film(source=instance.sop_instance_uid, reason=Reason.PATIENT_UNCLEAR)
-        elif reading and not fault:
-            try:
-                film = answer_in(reading, instance)
-                if corrections:
-                    sides = sides_of(film, header_of(instance.path))
-                    film = correct(film, corrections, prompts=prompts, side_of=sides)
-            except OtherForm as error:
-                fault = str(error)
-        elif parked is not None:
-            film = Film(source=instance.sop_instance_uid, reason=Reason(parked))
-        if fault:
-            _log_once(study_uid, fault)
+            fault = "damaged" if reading or number is not None else ""
+            _log_once(study_uid, str(error))
+        if parked == Reason.PATIENT_UNCLEAR or (parked is not None and not reading):
+            film, fault = Film(source=instance.sop_instance_uid, reason=Reason(parked)), ""
+        elif film is not None and not is_readable:
+            film, fault = None, "other_version"
+        elif film is not None and corrections:
+            sides = sides_of(film, header_of(instance.path))
+            film = correct(film, corrections, prompts=prompts, side_of=sides)
         why = rejected.get(instance.sop_instance_uid)
         seen.append(
             ReceivedFilm(instance=instance, round=number, film=film, reading=reading, rejected=why, fault=fault)

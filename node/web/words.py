@@ -21,9 +21,14 @@ STUDY_STATES: Final[Mapping[str, str]] = {
     "not_delivered": "not delivered",
     "partly_delivered": "partly delivered",
     "parked": "parked",
-    "answer_unreadable": "answer unreadable",
+    "answer_unreadable": "stored result damaged",
 }
 """States of studies as pages show them: a finished study may not be delivered (`StudyLine.shown_state`)."""
+FAULTS: Final[Mapping[str, str]] = {
+    "damaged": "A stored result is damaged.",
+    "other_version": "A stored document was written by another version of the program; see the log.",
+}
+"""Why a stored result cannot be read, see `studies.Fault`."""
 FILTERS: Final[Mapping[str, str]] = {
     **{state: STUDY_STATES[state] for state in ("receiving", "reading", "finished", "not_delivered")},
     "parked": "parked, or a delivery is",
@@ -36,7 +41,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "left_alone": "gets no answer",
     "waiting": "waits to be read",
     "rejected": "rejected by the archive",
-    "answer_unreadable": "has an answer that cannot be read",
+    "answer_unreadable": "stored result damaged",
 }
 _OTHER_KINDS: Final[Mapping[str, str]] = {
     **{name: kind.title for name, kind in MESSAGES.items()},

@@ -112,6 +112,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         "possible": vocabulary.STATES[FindingState.INDETERMINATE],
         "silent": [vocabulary.STATES[state] for state in (FindingState.ABSENT, FindingState.LEFT_OUT)],
         "filters": words.FILTERS,
+        "faults": words.FAULTS,
         "delivery_states": (*DELIVERY_STATES, DeliveryState.ABANDONED),
         "listener": parts.settings.listener,
     }

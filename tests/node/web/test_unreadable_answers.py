@@ -22,7 +22,7 @@ from node.web import findings
 from node.web.studies import received_films
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.web.test_review_queue import finished
-from tests.support import films, peers
+from tests.support import films, peers, senders
 from tests.support.damage import STUDY, cut
 from tests.support.finished import Finished
 from tests.support.spoken import PROMPTS
@@ -78,17 +78,18 @@ def test_the_lists_show_every_study_and_say_of_which_an_answer_cannot_be_read(
 
     assert {path: page.status_code for path, page in shown.items()} == dict.fromkeys(LISTS, 200)
     rows = {uid: row for row in shown["/"].text.split("<tr ") for uid in (STUDY, UNREAD) if f'data-uid="{uid}"' in row}
-    assert "answer unreadable" in rows[UNREAD] and f"/studies/{UNREAD}/manage" in rows[UNREAD]
+    is_damaged = damage in (lose_a_field, cut_the_answer)
+    said = "A stored result is damaged." if is_damaged else "written by another version of the program; see the log."
+    assert "stored result damaged" in rows[UNREAD] and said in rows[UNREAD]
+    assert (f"/studies/{UNREAD}/manage" in rows[UNREAD]) is is_damaged
     assert "none reported" not in rows[UNREAD]
-    assert "unreadable" not in rows[STUDY] and "Pulmonary edema" in rows[STUDY]
+    assert "damaged" not in rows[STUDY] and "Pulmonary edema" in rows[STUDY]
     assert {line["uid"]: line["state"] for line in told["/api/v1/studies"]["studies"]} == {
         STUDY: "finished",
         UNREAD: "answer_unreadable",
     }
-    assert {film["study"]: film["cautions"] for film in told["/api/v1/review"]["films"]} == {
-        STUDY: [],
-        UNREAD: ["The answer to this film cannot be read."],
-    }
+    cautions = {film["study"]: " ".join(film["cautions"]) for film in told["/api/v1/review"]["films"]}
+    assert cautions[STUDY] == "" and said in cautions[UNREAD]
     own = [row for row in told["/api/v1/findings"]["rows"] if row["study"] == UNREAD]
     assert [(row["state"], row["finding"]) for row in own] == [("answer_unreadable", None)]
     assert [row for row in told["/api/v1/findings"]["rows"] if row not in own] == [
@@ -105,7 +106,7 @@ def test_the_page_of_the_study_says_so_until_it_was_read_again(
 ) -> None:
     damage(node)
     page = node.client().get(f"/studies/{UNREAD}")
-    assert (page.status_code, "The answer to this film cannot be read" in page.text) == (200, True)
+    assert (page.status_code, "A stored result is damaged." in page.text) == (200, True)
     with pytest.raises(UnusableFilm, match="read again"):
         read_film(node.spool, node.spool.instances(UNREAD)[0])
     assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True, "nobody knows"
@@ -202,3 +203,33 @@ def test_a_finding_does_not_stand_on_a_film_with_a_damaged_answer_if_a_reader_or
 
 def shown(node: Finished) -> dict[str, str]:
     return {film.instance.sop_instance_uid: film.status for film in received_films(UNREAD, node.spool, PROMPTS)}
+
+
+@pytest.mark.parametrize("damage", [change_the_form_of_a_correction, change_the_form_of_a_question])
+def test_a_study_with_a_document_of_another_version_is_neither_read_again_nor_deleted(
+    node: Finished, damage: Callable[[Finished], None]
+) -> None:
+    damage(node)
+    asked: dict[str, dict[str, object]] = {
+        "read": {"reason": "other"},
+        "delete": {"reason": "other", "films": 1, "undelivered": 0},
+    }
+
+    for action, reason in asked.items():
+        answer = node.client().post(f"/api/v1/studies/{UNREAD}/{action}", json=reason)
+        assert (answer.status_code, "another version of the program" in answer.text) == (409, True)
+
+    assert node.ledger.study_state(UNREAD) == "finished"
+    assert len(node.spool.rounds(UNREAD)) == 1, "no round follows that would be parked"
+
+
+def test_a_study_with_a_damaged_answer_is_still_shown_as_not_delivered(node: Finished) -> None:
+    film = films.as_another(films.thumbnail(), "unsent", study="unsent")
+    films.keep(node.spool, film)
+    senders.run_round(node.bench.steps, str(film.StudyInstanceUID))
+    (reading,) = (node.spool.directory / "studies" / str(film.StudyInstanceUID) / "readings").glob("*.json")
+    cut(reading)
+
+    page = node.client().get(f"/?q={film.StudyInstanceUID}").text
+
+    assert '<span class="chip">not delivered</span>' in page and "A stored result is damaged." in page
