@@ -85,8 +85,8 @@ def best_described(sources: Iterable[Dataset]) -> Dataset:
 
     def rank(source: Dataset) -> tuple[bool, bool, int, bool]:
         known = sum(bool(read_text(source, keyword)) for keyword in _REQUIRED)
-        patient, issuer = said(source, "PatientID"), said(source, "IssuerOfPatientID")
-        return bool(patient), bool(said_of_request(source, "AccessionNumber")), known, bool(issuer)
+        patient, accession = said(source, "PatientID"), said_of_request(source, "AccessionNumber")
+        return bool(patient), bool(accession), known, bool(said(source, "IssuerOfPatientID"))
 
     return max(sources, key=rank)
 

@@ -38,7 +38,7 @@ def withdraw(
         instead = [
             other
             for made, place, other in places
-            if _is_same(message.place, place) and len({output.identity.issuer, made.identity.issuer} - {""}) < 2
+            if _is_same(message.place, place) and _agree(output.identity.issuer, made.identity.issuer)
         ]
         is_void = _is_void(output, message, rejected, past.identities)
         if not is_newest or message.is_withdrawal or not (is_void or instead):
@@ -58,6 +58,8 @@ def _is_void(
 
 def _is_same(earlier: Place, later: Place) -> bool:
     """Whether a message replaces an earlier one; a film or an order may have added what was missing."""
-    return earlier[0] == later[0] and all(
-        before == after or "" in (before, after) for before, after in zip(earlier[1:], later[1:], strict=True)
-    )
+    return earlier[0] == later[0] and all(map(_agree, earlier[1:], later[1:]))
+
+
+def _agree(before: str, after: str) -> bool:
+    return before == after or "" in (before, after)

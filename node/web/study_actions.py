@@ -99,7 +99,10 @@ def delete(parts: Parts, request: Request, uid: StudyUid, removal: Removal) -> N
 
 @api.post("/studies/{uid}/read", status_code=204, responses=responses(409, 422, 503))
 def read(parts: Parts, request: Request, uid: StudyUid, new: NewReading) -> None:
-    """Read a study again. A film that the model in use has read keeps its answer; a new report replaces the last."""
+    """Read a study again. A film that the model in use has read keeps its answer, unless that is damaged.
+
+    A new report replaces the last.
+    """
     try:
         study_actions.read_again(parts.settings, parts.spool, uid)
     except InputError as error:

@@ -21,7 +21,7 @@ STUDY_STATES: Final[Mapping[str, str]] = {
     "not_delivered": "not delivered",
     "partly_delivered": "partly delivered",
     "parked": "parked",
-    "answer_unreadable": "stored result damaged",
+    "answer_unreadable": "stored result not readable",
 }
 """States of studies as pages show them: a finished study may not be delivered (`StudyLine.shown_state`)."""
 FAULTS: Final[Mapping[str, str]] = {
@@ -41,7 +41,7 @@ FILM_STATUSES: Final[Mapping[str, str]] = {
     "left_alone": "gets no answer",
     "waiting": "waits to be read",
     "rejected": "rejected by the archive",
-    "answer_unreadable": "stored result damaged",
+    "answer_unreadable": "stored result not readable",
 }
 _OTHER_KINDS: Final[Mapping[str, str]] = {
     **{name: kind.title for name, kind in MESSAGES.items()},

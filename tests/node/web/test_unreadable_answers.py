@@ -80,7 +80,7 @@ def test_the_lists_show_every_study_and_say_of_which_an_answer_cannot_be_read(
     rows = {uid: row for row in shown["/"].text.split("<tr ") for uid in (STUDY, UNREAD) if f'data-uid="{uid}"' in row}
     is_damaged = damage in (lose_a_field, cut_the_answer)
     said = "A stored result is damaged." if is_damaged else "written by another version of the program; see the log."
-    assert "stored result damaged" in rows[UNREAD] and said in rows[UNREAD]
+    assert "stored result not readable" in rows[UNREAD] and said in rows[UNREAD]
     assert (f"/studies/{UNREAD}/manage" in rows[UNREAD]) is is_damaged
     assert "none reported" not in rows[UNREAD]
     assert "damaged" not in rows[STUDY] and "Pulmonary edema" in rows[STUDY]
