@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import http.client
 import json
+import multiprocessing
 import resource
 import statistics
 import sys
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -158,12 +160,28 @@ def _watch(flood: Flood, pid: int, say: ProgressReport) -> int:
 
 @contextmanager
 def idle_clients(*, port: int, count: int, pause_seconds: float) -> Iterator[dict[str, Counter[str]]]:
-    """Hold connections open that complete no request, in a thread while the block runs; a closed one is opened again.
+    """Hold connections open that complete no request, while the block runs; a closed one is opened again.
 
+    A process of its own holds them: pynetdicom, which sends the films, uses select(2), which fails on descriptors above
+    1023.
     pause_seconds: how long a client waits before that
-    Yields how many were opened, and how many the node closed, by their way.
+    Yields how many were opened, and how many the node closed, by their way; filled when the block ends.
     """
-    figures, end = {"opened": Counter[str](), "closed_by_the_node": Counter[str]()}, threading.Event()
+    context, figures = multiprocessing.get_context("spawn"), dict[str, Counter[str]]()
+    here, there = context.Pipe()
+    process = context.Process(target=_hold_idle, args=(there, port, count, pause_seconds), daemon=True)
+    process.start()
+    try:
+        yield figures
+    finally:
+        here.send(None)
+        figures.update(here.recv() if here.poll(60) else {})
+        process.join(timeout=60)
+
+
+def _hold_idle(end: Connection, port: int, count: int, pause_seconds: float) -> None:
+    """Be the idle clients until something comes by `end`; then send the figures by it."""
+    figures = {"opened": Counter[str](), "closed_by_the_node": Counter[str]()}
 
     async def hold(number: int) -> None:
         name = MIXED[number % len(MIXED)]
@@ -181,17 +199,12 @@ def idle_clients(*, port: int, count: int, pause_seconds: float) -> Iterator[dic
 
     async def hold_all() -> None:
         clients = [asyncio.create_task(hold(number)) for number in range(count)]
-        await asyncio.to_thread(end.wait)
+        await asyncio.to_thread(end.recv)
         for client in clients:
             client.cancel()
 
-    thread = threading.Thread(target=asyncio.run, args=(hold_all(),), daemon=True)
-    thread.start()
-    try:
-        yield figures
-    finally:
-        end.set()
-        thread.join(timeout=60)
+    asyncio.run(hold_all())
+    end.send(figures)
 
 
 async def _until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:
