@@ -214,7 +214,7 @@ class Alerts:
             self._turn.close()
 
     def _act(self) -> None:
-        """Tell in turn with other processes; a state that only this one knows is not left to them."""
+        """Send alerts if no other process does; keep the lock until the state is on disk."""
         try:
             if self._has_turn or self._takes_turn():
                 self._tell()
@@ -224,7 +224,10 @@ class Alerts:
                 self._has_turn = False
 
     def _takes_turn(self) -> bool:
-        """Return whether to tell: this process has the lock, or the disk does not let it be opened."""
+        """Take the lock; return whether to send: this process has it, or the disk does not let it be opened.
+
+        If another process has it, its state counts, and the state in memory is dropped.
+        """
         try:
             self._has_turn = self._turn.enter_context(files.try_lock(self._directory / "told-troubles.lock"))
         except OSError:

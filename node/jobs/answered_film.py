@@ -20,7 +20,7 @@ from node.prompt_set import PromptSet
 from node.read import routing
 from node.store import study_facts
 from node.store.correction import Correction, CorrectionKind, active
-from node.store.received import Instance, Readings, answer_in
+from node.store.received import Instance, Readings, answer_in, sop_instance_uid_of
 from node.store.spool import Spool
 
 REMOVED: Final = "the study of this film is being removed"
@@ -47,7 +47,9 @@ class AnsweredFilm:
 def newest_reading(readings: Readings, instance: Instance) -> tuple[datetime, JsonObject] | None:
     """Return the newest reading of this version of an object, with its time; None if it has none.
 
-    readings: those of its study. Raises OtherForm if one of them that is damaged may be a newer reading of it.
+    An object that gets no answer has no reading.
+
+    readings: those of its study. Raises OtherForm if one of them that is damaged may be a newer reading of this object.
     """
     found = next((known for known in reversed(readings.intact) if known[1].get("file") == instance.path.name), None)
     newer = [str(path) for at, path in readings.damaged if found is None or at >= found[0]]
@@ -81,8 +83,10 @@ def _with_header(instance: Instance, stored: JsonObject, spool: Spool) -> Answer
         return AnsweredFilm(instance=instance, answer=answer_in(stored, instance), header=header, stored=stored)
     except FileNotFoundError as error:
         raise UnusableFilm(REMOVED) from error
-    except (Undecodable, OtherForm) as error:
-        raise UnusableFilm("this film or its answer is damaged on disk; have its study read again") from error
+    except Undecodable as error:
+        raise UnusableFilm("this film is damaged on disk; send it again") from error
+    except OtherForm as error:
+        raise UnusableFilm("the answer to this film is not readable; have its study read again") from error
 
 
 def corrections_of(spool: Spool, film: Instance) -> list[Correction]:
@@ -130,7 +134,7 @@ def is_still_critical(spool: Spool, study_uid: str, prompt: str, prompts: Prompt
         or not all(_is_rejected(prompt, _of_film(instance, made)) for instance in unreadable)
         for made in (facts.corrections, released)
     )
-    answered = {str(content.get("file")).partition("~")[0] for _, content in readings.intact}
+    answered = {sop_instance_uid_of(str(content.get("file"))) for _, content in readings.intact}
     return now if now is settled and (now or not answered & unread) else None
 
 

@@ -114,7 +114,8 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
     """Delete a study with all its data but the marks of its rounds, which name no patient.
 
     films, undelivered: numbers of films and open deliveries that the person was shown
-    Raises InputError if these numbers have changed, the study is being processed, or a document of it is not readable.
+    Raises InputError if there is no such study, these numbers have changed, it is being processed, or a document of it
+    is not readable.
     """
     with open_ledger(settings.storage) as ledger:
         instances = spool.instances(study_uid)
@@ -136,7 +137,10 @@ def delete_study(settings: Settings, spool: Spool, study_uid: str, *, films: int
 
 
 def read_again(settings: Settings, spool: Spool, study_uid: str) -> None:
-    """Have the next round of a study cover all its films again. Raises InputError as `delete_study`."""
+    """Have the next round of a study cover all its films again.
+
+    Raises InputError if there is no such study, it is being processed, or a document of it is not readable.
+    """
     with (
         open_ledger(settings.storage) as ledger,
         closing(Client(database.open_executor_database(settings.storage))) as client,
@@ -158,7 +162,7 @@ def _documents(spool: Spool, study_uid: str) -> StudyFacts:
         questions.objects_of(spool, study_uid)
         return study_facts.load(spool, study_uid)
     except OtherForm as error:
-        log.get().error("answer.unreadable", study=study_uid, reason=str(error))
+        log.get().error("answer.unreadable", study=study_uid, fault="other_version", reason=str(error))
         raise InputError(_OTHER_VERSION) from error
 
 

@@ -20,8 +20,8 @@ def withdraw(
     """Yield what takes back the newest messages of a kind: a void one, or the parts that its replacement lacks.
 
     A message whose content was removed with its study is not withdrawn.
-    new: the messages of this round; one replaces an earlier one of the same patient and accession number, also of the
-    same issuer by the headers of its films, which it need not name itself
+    new: the messages of this round; one replaces an earlier one whose patient and accession number agree, and the
+    issuers in the headers of their films; a missing value agrees with any
     """
     facts, report = past.facts, past.report
     writer, rejected = writer_of(kind), rejected_by(facts.notes.values())

@@ -200,7 +200,10 @@ class Spool:
         return len(files.listed(self._folder(study_uid) / "readings", "*.begun"))
 
     def forget_interrupted_readings(self, study_uid: str) -> None:
-        """Reset all counts of a study and remove damaged readings: its films are read, its outputs written again."""
+        """Reset the counts of interruptions of a study and remove damaged readings, so that what failed is tried again.
+
+        Intact readings stay.
+        """
         counts = (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid))
         for path in (*counts, *(path for _, path in self.readings(study_uid).damaged)):
             path.unlink(missing_ok=True)

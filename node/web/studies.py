@@ -58,8 +58,8 @@ class FindingMark:
 class StudyLine:
     """One line of the worklist.
 
-    state: receiving, reading, parked, or finished, then answer_unreadable if one of its films is;
-        stage, reason: where and why it is parked; reason: of answer_unreadable, a `Fault`
+    state: receiving, reading, parked, finished, or answer_unreadable (finished, but a film's answer cannot be read)
+    stage: where it is parked; reason: why it is parked, or the `Fault` of answer_unreadable
     received_at: when its first film came; None if its films are removed
     is_stat: whether a sender made it STAT
     read, not_processed, rejected: how many of its films were read, got another answer, were rejected by the archive
@@ -359,14 +359,14 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
     """Return the newest version of each received object but questions, with its outcome, in order of arrival.
 
     Corrections count from the moment in which they are stored, before a round has written new outputs.
-    An answer that cannot be read with its corrections is logged once in a process.
+    Why an answer or its corrections cannot be read is logged, and not repeated for the last 1,000 reasons.
     """
     readings, rounds = spool.readings(study_uid), coverage(spool.rounds(study_uid))
     try:
         corrections, asking, is_readable = spool.corrections(study_uid), objects_of(spool, study_uid), True
     except OtherForm as error:
         corrections, asking, is_readable = [], [], False
-        _log_once(study_uid, str(error))
+        _log_once(study_uid, "other_version", str(error))
     questions = {mark.file for mark in asking}
     instances = spool.instances(study_uid)
     rejected = rejections_of(instances)
@@ -383,7 +383,7 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
             film = answer_in(reading, instance) if reading else None
         except OtherForm as error:
             fault = "damaged" if reading or number is not None else ""
-            _log_once(study_uid, str(error))
+            _log_once(study_uid, "damaged", str(error))
         if parked == Reason.PATIENT_UNCLEAR or (parked is not None and not reading):
             film, fault = Film(source=instance.sop_instance_uid, reason=Reason(parked)), ""
         elif film is not None and not is_readable:
@@ -399,8 +399,8 @@ def received_films(study_uid: str, spool: Spool, prompts: PromptSet) -> list[Rec
 
 
 @lru_cache(maxsize=1000)
-def _log_once(study_uid: str, reason: str) -> None:
-    log.get().error("answer.unreadable", study=study_uid, reason=reason)
+def _log_once(study_uid: str, fault: Fault, reason: str) -> None:
+    log.get().error("answer.unreadable", study=study_uid, fault=fault, reason=reason)
 
 
 def header_of(path: Path, *, character_set: str = "") -> Dataset | None:

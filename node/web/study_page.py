@@ -99,6 +99,7 @@ def show_study(parts: Parts, request: Request, uid: str) -> Response:
         "numbers": {each.uid: number for number, each in enumerate(found.films, 1)},
         "parts": found.parts,
         "film": film,
+        "fault": "" if own is None else own.fault,
         "path": "" if film is None else f"/api/v1/studies/{uid}/films/{film.uid}",
         "corrections": corrections,
         "round_deliveries": {} if corrections is None else _of_round(found, corrections.round),

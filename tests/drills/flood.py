@@ -175,7 +175,8 @@ def idle_clients(*, port: int, count: int, pause_seconds: float) -> Iterator[dic
         yield figures
     finally:
         here.send(None)
-        figures.update(here.recv() if here.poll(60) else {})
+        assert here.poll(60), "the idle clients sent no figures"
+        figures.update(here.recv())
         process.join(timeout=60)
 
 

@@ -209,7 +209,10 @@ def _said(
 
 
 def _number(finding: Finding, box: FindingBox) -> float:
-    """Return the number that a box must have: 1 if a radiologist moved or added it, else the probability."""
+    """Return the number that a box must have: a whole percent, the finding's probability, or a count.
+
+    The count is 1: of a box that a radiologist moved or added, or marked where the network reports no probability.
+    """
     mark = wording.mark_of(finding, box)
     probability = finding.probability if mark is None else finding.output_probability
     if mark is not None and (probability is None or mark.what in (Assessment.MOVED, Assessment.ADDED)):

@@ -251,8 +251,8 @@ def lose_reading(read: Read) -> None:
     [
         (remove, 404, "this node has no such film"),
         (lambda read: read.film.path.unlink(), 404, "this node has no such film"),
-        (lambda read: read.film.path.write_bytes(b"lost"), 409, "damaged"),
-        (lose_reading, 409, "damaged"),
+        (lambda read: read.film.path.write_bytes(b"lost"), 409, "send it again"),
+        (lose_reading, 409, "have its study read again"),
     ],
     ids=["removed", "lost", "damaged", "damaged reading"],
 )
