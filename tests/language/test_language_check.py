@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from language.check import Claim, Fault, contradictions, denied_alone, faults, never_said, words_severity
 from language.cues import cues
 from language.labels import NO_FINDING, class_rules
+from language.question_check import Hindrance, hindered
 from models.contract import FindingState, Side
 from models.lab.phantoms import Phantom, phantom
 from models.lab.phantoms.truth import FINDINGS, PhantomSentence
@@ -120,6 +121,38 @@ def test_what_no_sentence_may_say_is_found(sentence: str, expected: str, beside:
     assert named(never_said(sentence)) == expected
     assert named(never_said(sentence, is_reported=True)) == beside
     assert words_severity(sentence) is ("severity" in expected)
+
+
+HELD = replace(NO_CLAIM, finding="pneumothorax", state=FindingState.PRESENT)
+
+
+def says(sentence: str, what: str) -> bool:
+    """Whether a sentence says what a row of `words.txt` begins with."""
+    if what in ("left", "right", "bilateral"):
+        sides = (side for side in Side if Fault.WRONG_SIDE not in faults(sentence, replace(HELD, side=side)))
+        return list(sides) == [Side(what)]
+    if what in ("sized", "graded"):
+        beside = (Fault.SEVERITY,) if what == "graded" else ()
+        return never_said(sentence) == (Fault.SEVERITY,) and never_said(sentence, is_reported=True) == beside
+    if what == "alone":
+        return "pneumothorax" in denied_alone(sentence)
+    if what == "normal":
+        return never_said(sentence) == (Fault.DENIAL,)
+    if what in class_rules():
+        return what in contradictions(sentence, {what: FindingState.ABSENT})
+    if what in (*Hindrance,):
+        hindrance = hindered(sentence)
+        return hindrance is not None and hindrance.why == what
+    found = faults(sentence, HELD)
+    if what in ("possible", "denied"):
+        is_said = found == () if what == "possible" else Fault.DENIED in found
+        return is_said and not contradictions(sentence, {"pneumothorax": FindingState.ABSENT})
+    return found == never_said(sentence) == () if what == "plain" else what in found
+
+
+@pytest.mark.parametrize(("what", "sentence", "words"), rows("words"))
+def test_every_word_of_a_list_is_known(what: str, sentence: str, words: str) -> None:
+    assert [word for word in words.split("; ") if not says(sentence.replace("*", word), what)] == []
 
 
 def test_what_is_to_be_told_within_minutes_is_made_little_of_by_no_sentence() -> None:
