@@ -83,7 +83,8 @@ def test_work_that_waits_is_counted_by_queue_and_by_destination() -> None:
         ("contradicted",): 3.0, ("near_threshold",): 0.0, ("uncalibrated",): 0.0,
     }  # fmt: skip
     assert samples(registry, "cxr_oldest_waiting_seconds")[("studies",)] == 1.5
-    assert samples(registry, "cxr_spool_free_bytes") == {(): 1024.0}
+    spool = [samples(registry, f"cxr_spool_{name}_bytes")[()] for name in ("free", "capacity", "reserve")]
+    assert spool == [1024.0, 4096.0, 512.0]
     assert samples(registry, "cxr_ready") == {("listener",): 1.0, ("disk",): 0.0}
 
 

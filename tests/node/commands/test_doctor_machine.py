@@ -272,7 +272,9 @@ def test_a_postgresql_that_is_away_is_a_fault(settings: Settings) -> None:
 def test_a_clock_behind_the_newest_film_or_program_is_a_fault(settings: Settings) -> None:
     folder = settings.storage.directory / "studies" / "1.2.3" / "received"
     folder.mkdir(parents=True)
-    (folder / received.file_name("1.2.3.4", number=1, sha256="0" * 64)).touch()
+    for number in (1, 2):
+        (folder / received.file_name("1.2.3.4", number=number, sha256="0" * 64)).touch()
+    os.utime(folder / received.file_name("1.2.3.4", number=1, sha256="0" * 64), (1.0, 1.0))
     film = received.newest_arrival(settings.storage.directory / "studies")
     assert film is not None
     settings = replace(settings, site=replace(settings.site, timezone="Europe/Berlin"))

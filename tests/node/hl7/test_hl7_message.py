@@ -206,6 +206,8 @@ def test_each_observation_has_the_time_of_the_films_and_the_report_is_named() ->
 
     assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530+0100"}
     assert {segment.text(14) for segment in message(header=samples.bare()).named("OBX")} == {""}
+    device = ("", "", identity.device_uid(samples.MODEL), "ISO")
+    assert {segment.components(18) for segment in message().named("OBX")} == {device}
     assert (reference.text(3, 2), reference.text(5)) == ("SR Instance UID", "2.25.77")
     assert observations(read(written(documents=())[1]), "HD") == []
 
@@ -235,11 +237,13 @@ def test_order_numbers_come_from_the_order_or_else_the_film() -> None:
 def test_a_patient_is_named_as_the_standard_has_it() -> None:
     scripts = only(message(header=samples.named("chrH31.dcm")), "PID").fields[5]
     titled = samples.cr()
-    titled.PatientName = "Adams^John^Robert^Rev.^B.A."
+    titled.PatientName, titled.PatientBirthDate = "Adams^John^Robert^Rev.^B.A.", "19500228"
     unknown = only(message(header=samples.bare()), "PID")
 
     assert scripts.split("~") == ["Yamada^Tarou^^^^^L^A", "山田^太郎^^^^^L^I", "やまだ^たろう^^^^^L^P"]
-    assert only(message(header=titled), "PID").components(5) == (
+    known = only(message(header=titled), "PID")
+    assert (known.text(7), known.text(8)) == ("19500228", "M")
+    assert known.components(5) == (
         "Adams",
         "John",
         "Robert",

@@ -223,6 +223,26 @@ def test_another_called_title_and_a_full_disk_are_refused() -> None:
     assert reason(CALL, has_room=False) == "disk"
 
 
+@pytest.mark.parametrize(
+    ("call", "has_room", "is_full", "answer"),
+    [
+        (CALL, False, False, (2, 3, 1)),
+        (CALL, True, True, (2, 3, 2)),
+        (replace(CALL, called_aet="OTHER"), True, False, (1, 1, 7)),
+        (replace(CALL, calling_aet="OTHER"), True, False, (1, 1, 3)),
+    ],
+    ids=["disk", "limit", "called title", "calling title"],
+)
+def test_only_what_passes_by_itself_is_refused_for_a_time(
+    call: Call, has_room: bool, is_full: bool, answer: tuple[int, int, int]
+) -> None:
+    """PS3.8 9.3.4: after a permanent rejection a sender gives up its films."""
+    admitted = admit(call, SETTINGS, may_report=False, has_room=has_room, open_callers=[WARD] * 5 if is_full else [])
+
+    assert isinstance(admitted, Refusal)
+    assert admitted.answer == answer
+
+
 def test_a_destination_may_report_even_when_the_disk_is_full() -> None:
     archive = Call(calling_aet="ARCHIVE", called_aet="CHEX", host="192.0.2.9")
 

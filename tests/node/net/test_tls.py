@@ -14,7 +14,7 @@ import pytest
 
 from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
-from node.net.tls import ServerTls, check_files, days_left
+from node.net.tls import ServerTls, authorities_days_left, check_files, days_left
 from tests.support import films, peers
 from tests.support.certificates import Authority, Identity
 from tests.support.listening import Node, connect, listening
@@ -219,8 +219,13 @@ def mistakes(settings: Settings) -> list[str]:
     return list(caught.value.mistakes)
 
 
-def test_days_are_counted_to_the_end_of_a_certificate(authority: Authority) -> None:
-    assert days_left(authority.issue("week", days=7).certificate) == pytest.approx(7, abs=0.1)
+def test_days_are_counted_to_the_end_of_a_certificate(authority: Authority, tmp_path: Path) -> None:
+    week, month = (authority.issue(name, days=days).certificate for name, days in (("week", 7), ("month", 30)))
+    assert days_left(week) == pytest.approx(7, abs=0.1)
+    both = tmp_path / "both.pem"
+    both.write_bytes(month.read_bytes() + week.read_bytes())
+    assert days_left(both) == pytest.approx(7, abs=0.1), "of a chain, the first that ends"
+    assert authorities_days_left(both) == pytest.approx(30, abs=0.1), "of authorities, the last"
     assert days_left(authority.issue("gone", days=-1).certificate) == pytest.approx(-1, abs=0.1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from pydicom.dataset import Dataset
 
 from node.domain import Assessment, Film, ReaderMark, Report
 from node.hl7.order import Order
-from node.outputs import fhir
+from node.outputs import fhir, report_txt
 from node.outputs.sr import report as sr
 from tests.node.hl7.test_hl7_message import ORDER, SR
 from tests.node.outputs.test_identity import Node, X
@@ -71,7 +72,14 @@ def test_codes_percents_and_boxes_are_those_of_the_structured_report() -> None:
             in_fhir.add((tracked, selection["code"]["coding"][0]["code"], tuple(region["coordinate"]), percent))
 
     assert in_fhir == in_sr and len(in_sr) == 4
-    states = {code: each["valueCodeableConcept"]["coding"][0]["code"] for code, each in observed(content).items()}
+    found = observed(content)
+    systems = {code: each["code"]["coding"][0]["system"] for code, each in found.items()}
+    assert systems[samples.EFFUSION.value] == "http://snomed.info/sct"
+    assert systems[samples.DEVICES.value].startswith("urn:oid:2.25.")
+    flagged = [code for code, each in found.items() if "interpretation" in each]
+    assert flagged == [samples.EFFUSION.value]
+    assert found[samples.EFFUSION.value]["interpretation"][0]["coding"][0]["code"] == "A"
+    states = {code: each["valueCodeableConcept"]["coding"][0]["code"] for code, each in found.items()}
     assert states[samples.EFFUSION.value] == "52101004" and states[samples.EDEMA.value] == "82334004"
     assert states[samples.PNEUMOTHORAX.value] == "NOTREPORTED"
 
@@ -101,7 +109,20 @@ def test_all_is_preliminary_research_and_refers_to_what_the_bundle_has() -> None
     assert len(report["result"]) == len(of(content, "Observation")) == 4
     references = [match for match in json.dumps(json.loads(content)).split('"') if match.startswith("urn:uuid:")]
     assert set(references) == urls, "every reference is to a resource of the bundle"
-    assert report["presentedForm"][1]["url"] == "urn:oid:2.25.77"
+    text, document = report["presentedForm"]
+    assert base64.b64decode(text["data"]).decode() == report_txt.render(
+        samples.report(samples.several(), samples.unread(2))
+    )
+    assert document["url"] == "urn:oid:2.25.77"
+    assert report["code"]["coding"][0] == {
+        "system": "http://loinc.org",
+        "code": "18748-4",
+        "display": "Diagnostic imaging study",
+    }
+    assert {each["effectiveDateTime"] for each in (report, *of(content, "Observation"))} == {
+        "2024-01-31T10:15:30+01:00"
+    }
+    assert report["subject"]["identifier"]["assigner"] == {"display": "CLINIC"}
 
 
 def test_each_resource_of_two_films_that_say_the_same_is_stored_apart() -> None:
@@ -109,10 +130,14 @@ def test_each_resource_of_two_films_that_say_the_same_is_stored_apart() -> None:
     finding = replace(samples.finding(), reader=mark)
     films = [replace(samples.film(number, findings=(finding,)), ratio=samples.ratio()) for number in (1, 2)]
 
-    entries = json.loads(written(*films))["entry"]
+    content = written(*films)
 
+    entries = json.loads(content)["entry"]
     places = {(entry["fullUrl"], entry["request"]["url"]) for entry in entries}
     assert len({url for url, _ in places}) == len({place for _, place in places}) == len(entries) == 12
+    ratio = observed(content)["CTRATIO"]
+    assert (ratio["valueQuantity"]["value"], ratio["valueQuantity"]["code"]) == (0.48, "1")
+    assert ratio["note"] == [{"text": "below 0.50 (PA, adult)"}]
 
 
 def test_the_same_content_at_another_time_is_the_same_bundle_but_for_its_time() -> None:

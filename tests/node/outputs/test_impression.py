@@ -173,6 +173,12 @@ def test_a_probability_is_a_whole_percent(probability: float, expected: str) -> 
 
 def test_the_table_of_urgency_covers_the_set() -> None:
     assert vocabulary.URGENCIES.keys() == {(code.scheme, code.value) for code in CODES}
+    soon = {code.meaning for code in CODES if vocabulary.urgency(finding(code)) == vocabulary.HOURS}
+    assert soon == {
+        *("Lung consolidation", "Enlarged cardiomediastinum", "Fracture of bone", "Pleural effusion", "Pneumonia"),
+        "Pulmonary edema",
+    }
+    assert [code for code in CODES if vocabulary.urgency(finding(code)) == vocabulary.MINUTES] == [samples.PNEUMOTHORAX]
     unknown: Finding = finding(Code(value="1", scheme="99SITE", meaning="Something"), probability=0.6)
     assert vocabulary.by_urgency([unknown, finding(OPACITY, probability=0.7), finding()])[-1] == unknown
 

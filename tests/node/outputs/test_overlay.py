@@ -65,7 +65,10 @@ def test_present_boxes_are_solid_and_what_is_doubtful_or_analyzed_is_dashed() ->
     assert 0.3 < colored(present)[400:1100, round(120 * scale) + 1].mean() < 0.7  # the square
     assert colored(present)[rows, column].all()
     assert 0.3 < colored(doubtful)[rows, column].mean() < 0.7
-    assert tuple(film_part(present)[rows.start, column]) not in set(map(tuple, film_part(doubtful)[rows, column]))
+    red, green, _ = film_part(present)[rows.start, column]
+    assert red > 2 * green, "as the legend says: red"
+    drawn = film_part(doubtful)[rows, column][colored(doubtful)[rows, column]].mean(axis=0)
+    assert drawn[1] > 0.7 * drawn[0] > 2 * drawn[2], "and yellow"
 
 
 def test_the_impression_is_written_above_the_film(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,5 +351,6 @@ def test_a_film_compressed_with_loss_stays_one() -> None:
     [drawn], [head] = written(several(), header=header), written(several(), header=header, picture=None)
 
     assert (drawn.LossyImageCompression, drawn.LossyImageCompressionRatio) == ("01", 12.5)
+    assert drawn.LossyImageCompressionMethod == "ISO_10918_1"
     assert "LossyImageCompression" not in head
     assert validators.dciodvfy(drawn) == []

@@ -68,7 +68,7 @@ def test_the_report_says_what_it_is_for_and_how_far_it_is_off() -> None:
     text = " ".join(said(document).split())
     for expected in (
         "Cardiothoracic ratio: 0.48, below 0.50 (PA, adult)",
-        "On 380 phantoms the ratio was off by 0.018 on average",
+        "On 380 phantoms the ratio was off by 0.018 on average, 95 % limits of agreement -0.04 to +0.05.",
         "It was never measured on patient films.",
         "raises no finding",
         "without review by a person",
@@ -78,14 +78,26 @@ def test_the_report_says_what_it_is_for_and_how_far_it_is_off() -> None:
     assert [item.CodingSchemeDesignator for item in document.CodingSchemeIdentificationSequence] == ["99CHEX"]
 
 
-def test_widths_are_millimeters_only_with_a_calibrated_spacing() -> None:
-    [group] = groups(written(CALIBRATED))
+@pytest.mark.parametrize(
+    ("of", "widths", "words"),
+    [
+        (COMPARABLE, [(720, "pixels"), (1500, "pixels")], "heart 720 pixels, inner width of the thorax 1500 pixels,"),
+        (
+            CALIBRATED,
+            [(103, "mm"), (214.5, "mm")],
+            "720 pixels (103 mm), inner width of the thorax 1500 pixels (214 mm)",
+        ),
+    ],
+)
+def test_widths_are_millimeters_only_with_a_calibrated_spacing(
+    of: CardiothoracicRatio, widths: list[tuple[float, str]], words: str
+) -> None:
+    document = written(of)
 
-    _, *widths = [value for number in numbers(group) for value in number.MeasuredValueSequence]
-    assert [(value.NumericValue, value.MeasurementUnitsCodeSequence[0].CodeValue) for value in widths] == [
-        (103, "mm"),
-        (214.5, "mm"),
-    ]
+    values = [value for number in numbers(groups(document)[0]) for value in number.MeasuredValueSequence]
+    told = [(value.NumericValue, value.MeasurementUnitsCodeSequence[0].CodeValue) for value in values]
+    assert told == [(48, "%"), *widths]
+    assert words in " ".join(said(document).split())
 
 
 @pytest.mark.parametrize(

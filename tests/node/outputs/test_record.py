@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from models.contract import VIEWS, Box, FindingState, ScoredBox, Side
 from models.documents import decode, encode
+from node.answers import comparison, replies
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredLine, View
+from node.dicom import identity
 from node.domain import (
     Code,
     Evidence,
@@ -27,7 +30,7 @@ from node.domain import (
     Report,
     Searched,
 )
-from node.outputs import impression, report_json, report_txt, wording
+from node.outputs import asked_question, impression, ratio_text, report_json, report_txt, vocabulary, wording
 from tests.support import samples
 from tests.support.output_texts import texts_of
 from tests.support.samples import absent, film, finding, report, several, unread
@@ -243,6 +246,20 @@ MEASURED = replace(finding(), thresholds=(0.25, 0.43))
 def test_the_text_names_the_limits_once(of: Film, told: str) -> None:
     assert told in wording.limits(of)
     assert report_txt.render(report(of)).count(told) == 1
+
+
+@pytest.mark.parametrize(
+    "module", [wording, vocabulary, ratio_text, impression, asked_question, replies, comparison, identity, report_json]
+)
+def test_no_text_of_an_output_is_empty(module: ModuleType) -> None:
+    own = {name: value for name, value in vars(module).items() if not name.startswith("__")}
+    tables = {name: [*value.values()] if isinstance(value, Mapping) else [value] for name, value in own.items()}
+
+    assert [
+        name for name, values in tables.items() for text in values if isinstance(text, str) and not text.strip()
+    ] == []
+    for name in ("REASONS", "NOTES", "CAUTIONS", "READER"):
+        assert len(set(tables.get(name, ()))) == len(tables.get(name, ())), name
 
 
 def test_every_note_is_told_and_the_gravest_in_every_output() -> None:

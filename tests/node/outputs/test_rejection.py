@@ -126,6 +126,9 @@ def uids(deliveries: list[Delivery]) -> set[str]:
     return {delivery.sop_instance_uid for delivery in deliveries}
 
 
+REASONS = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
+
+
 @pytest.mark.parametrize("title", TITLES)
 def test_a_note_of_dcmtk_rejects_what_the_node_wrote_of_its_films_alone(tmp_path: Path, title: str) -> None:
     bench, wrong, right = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong"), film("right")
@@ -140,6 +143,8 @@ def test_a_note_of_dcmtk_rejects_what_the_node_wrote_of_its_films_alone(tmp_path
     [note] = bench.objects([delivery], "rejection")
     assert note.SOPClassUID == KeyObjectSelectionDocumentStorage
     assert note.ConceptNameCodeSequence[0].CodeValue == title
+    counted = samples(bench.steps.metrics.registry, "cxr_films_rejected_total")
+    assert [reason for (reason,), count in counted.items() if count] == [REASONS[title]]
     assert rejected_uids(note) == uids(written)
     assert not kept & uids(written)
     assert all(bench.spool.has_output(delivery) for delivery in written)

@@ -307,8 +307,10 @@ def test_the_modality_is_one_that_acquires(modality: str, expected: str) -> None
 
     dataset = written(ONE, header)
 
-    [answer] = [item for item in everything(dataset) if item.ConceptNameCodeSequence[0].CodeValue == "121139"]
-    assert answer.ConceptCodeSequence[0].CodeValue == expected
+    described = {item.ConceptNameCodeSequence[0].CodeValue: item for item in everything(dataset)}
+    assert described["121139"].ConceptCodeSequence[0].CodeValue == expected
+    size = [described[code].MeasuredValueSequence[0].NumericValue for code in ("110910", "110911")]
+    assert size == [samples.ROWS, samples.COLUMNS]
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -347,6 +349,10 @@ def test_the_document_is_complete_preliminary_and_unverified() -> None:
     [equipment] = dataset.ContributingEquipmentSequence
     assert equipment.PurposeOfReferenceCodeSequence[0].CodeValue == "109102"
     assert equipment.DeviceUID == identity.device_uid(samples.MODEL)
+    versions = [identity.VERSION, "model phantom 1.2.0", "prompts chexpert14 1"]
+    for own in (dataset, equipment):
+        assert (list(own.SoftwareVersions), own.DeviceSerialNumber) == (versions, samples.MODEL.weights_sha256)
+    assert "not reviewed" in equipment.ContributionDescription
 
 
 def test_orders_are_named_once_where_the_films_name_them() -> None:
@@ -439,7 +445,8 @@ def test_the_zone_of_a_box_is_a_site_with_side_and_share() -> None:
     [_, zone] = sites_of(effusion)
     [value] = zone.ConceptCodeSequence
     assert (value.CodeValue, value.CodingSchemeDesignator) == ("281394001", "SCT")
-    assert contents(zone, "272741003")[0].ConceptCodeSequence[0].CodeMeaning == "Right"
+    [side] = contents(zone, "272741003")[0].ConceptCodeSequence
+    assert (side.CodeValue, side.CodeMeaning) == ("24028007", "Right")
     [share] = numbers(zone)
     [measured] = share.MeasuredValueSequence
     assert (measured.NumericValue, measured.MeasurementUnitsCodeSequence[0].CodeValue) == (34, "%")
@@ -479,8 +486,9 @@ def test_the_side_of_a_box_comes_before_the_side_of_its_finding() -> None:
 
     [group] = groups(written(report(film(findings=(replace(bilateral, boxes=(left,)),)))))
 
-    sides = [contents(site, "272741003")[0].ConceptCodeSequence[0].CodeMeaning for site in sites_of(group)]
-    assert sides == ["Left", "Right"], "that of the box, then that of its zone"
+    sides = [contents(site, "272741003")[0].ConceptCodeSequence[0] for site in sites_of(group)]
+    assert [side.CodeMeaning for side in sides] == ["Left", "Right"], "that of the box, then that of its zone"
+    assert [side.CodeValue for side in sides] == ["7771000", "24028007"]
 
 
 @pytest.mark.parametrize(("kind", "document"), [("sr", ComprehensiveSR), ("sr3d", Comprehensive3DSR)])

@@ -122,6 +122,23 @@ def test_names_in_other_scripts_survive(file: str, name: str) -> None:
     assert validators.dsrdump(dataset) == []
 
 
+def test_what_a_film_says_of_patient_and_study_is_copied() -> None:
+    said = {
+        "PatientBirthDate": "19500228",
+        "PatientAge": "073Y",
+        "PatientSize": "1.7",
+        "PatientWeight": "80",
+        "StudyDescription": "Thorax",
+    }
+    header = films.changed(samples.cr(1), said)
+
+    dataset = written(ONE, header)
+
+    assert {keyword: str(dataset[keyword].value) for keyword in said} == said
+    for keyword in set(patient._REQUIRED) - said.keys() | {"IssuerOfPatientID"}:
+        assert dataset[keyword].value and dataset[keyword] == header[keyword], keyword
+
+
 def test_what_a_film_does_not_say_is_left_empty() -> None:
     dataset = written(ONE, samples.bare(1))
 

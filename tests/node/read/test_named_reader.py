@@ -32,6 +32,7 @@ from models.contract import (
     Trusted,
     ViewReading,
 )
+from models.engines import call_order
 from models.errors import ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings
@@ -41,6 +42,7 @@ from node.errors import InputError
 from node.outputs.corrected_film import sides_of
 from node.read import manifest, model, open_film, prompts
 from node.read.film import answer_film
+from node.read.model import RadiographReader
 from tests.node.read.test_routing import picture
 from tests.paths import REPOSITORY
 from tests.support import films, peers, validators
@@ -97,6 +99,29 @@ class Shapeless(Scripted):
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
         return (-1.0, 0.0, columns, rows)
+
+
+class Noting(Scripted):
+    """Notes which of its calls go before the films that wait."""
+
+    def __init__(self) -> None:
+        super().__init__(effusion())
+        self.calls: list[tuple[str, bool]] = []
+
+    def look(self, gray: Look) -> Look:
+        self._note("look")
+        return gray
+
+    def report(self, look: Look, prompts: Sequence[ReaderPrompt], **_: object) -> FilmReading:
+        self._note("report")
+        return self.reading
+
+    def ask(self, look: Look, questions: Sequence[Question], **_: object) -> list[Answer]:
+        self._note("ask")
+        return [Answer(sentence="", score=0.8, state=FindingState.PRESENT, boxes=()) for _ in questions]
+
+    def _note(self, call: str) -> None:
+        self.calls.append((call, call_order.current_question() is not None))
 
 
 def reported(reader: Reader[Look]) -> FilmReading:
@@ -354,6 +379,18 @@ def test_answers_of_its_own_are_checked() -> None:
     assert (answer.state, answer.by) == (FindingState.UNCALIBRATED, "rule")
     with pytest.raises(ReaderFault, match="each question needs one answer"):
         named(Asked()).ask(GRAY, [Question(prompt="a cat"), Question(prompt="a dog")])
+
+
+def test_a_question_goes_before_the_films_that_wait(tmp_path: Path) -> None:
+    path, network = films.saved(tmp_path, films.thumbnail()), Noting()
+    reader = RadiographReader(
+        named(network), hashes=("", ""), trusted="real", sentences="checked", unmeasured_ratio=False
+    )
+
+    answer_film(path, reader, PROMPTS)
+    open_film.ask(path, [Question(prompt="a cat")], reader=reader, prompts=PROMPTS)
+
+    assert network.calls == [("look", False), ("report", False), ("look", True), ("ask", True)]
 
 
 def open_nothing(_directory: Path) -> object:

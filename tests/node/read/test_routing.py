@@ -132,7 +132,10 @@ def test_objects_that_are_no_images_and_own_ones_are_left_alone() -> None:
         (DigitalXRayImageStorageForProcessing, {"Modality": "DX"}, answer(Reason.FOR_PROCESSING)),
         (SecondaryCaptureImageStorage, {}, READ),
         (SecondaryCaptureImageStorage, {"Modality": "RG", "ConversionType": "DF"}, READ),
-        (SecondaryCaptureImageStorage, {"Modality": "CR", "ConversionType": "SD"}, answer(Reason.MODALITY)),
+        *(
+            (SecondaryCaptureImageStorage, {"Modality": "CR", "ConversionType": drawn}, answer(Reason.MODALITY))
+            for drawn in ("SD", "DRW", "SYN")
+        ),
         (SecondaryCaptureImageStorage, {"Modality": None}, READ),
         (SecondaryCaptureImageStorage, {"Modality": None, "BodyPartExamined": "HIP"}, answer(Reason.MODALITY)),
         (SecondaryCaptureImageStorage, {"Modality": "OT"}, answer(Reason.MODALITY)),
@@ -150,6 +153,11 @@ SPECIES, TWO, IMAGE_TYPE = (
     answer(Reason.SPECIES),
     Decision(action=Action.READ, notes=(Note.TWO_VIEWS,)),
     Decision(action=Action.READ, notes=(Note.IMAGE_TYPE,)),
+)
+SLANTED = (
+    *("399067008", "399173006", "399198007", "399352003", "399260004", "30730003", "399182000", "399184004"),
+    *("399236003", "399135007", "399006002", "399356000", "399038007", "260427002", "260426006", "399312000"),
+    *("399059000", "399160007"),
 )
 PEOPLE = (
     *("Human", "HOMO SAPIENS", "Mensch", "humain", "ヒト", "", "UNKNOWN", "n/a", "Homo sapiens (organism)"),
@@ -175,7 +183,11 @@ ANIMALS = (
         *(({"ViewPosition": view}, LATERAL) for view in ("LL", "RL", "LATERAL", "LLO", "RAO")),
         *(
             ({"ViewCodeSequence": coded(*code)}, LATERAL)
-            for code in (("399067008",), ("399173006",), ("R-10232", "SRT"))
+            for code in (*((code,) for code in SLANTED), ("R-10232", "SRT"))
+        ),
+        *(
+            ({"BodyPartExamined": "", "StudyDescription": "", "AnatomicRegionSequence": coded(code)}, READ)
+            for code in ("816094009", "51185008", "39607008")
         ),
         *(({"PatientOrientation": axes}, LATERAL) for axes in (["A", "F"], ["P", "F"], ["F", "A"])),
         ({"BodyPartExamined": "CHEST LAT"}, LATERAL),

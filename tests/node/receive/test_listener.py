@@ -91,9 +91,12 @@ def test_a_uid_of_two_studies_is_reported_without_patient_data(
 
 
 def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:
-    film = films.thumbnail()
-    peers.send(film, port=node.listener.port)
+    film, events = films.thumbnail(), list[Mapping[str, object]]()
+    with log.observed(events.append):
+        peers.send(film, port=node.listener.port)
 
+    (told,) = (event for event in events if event["event"] == "instance.kept")
+    assert (told["calling_aet"], told["host"]) == ("TESTER", peers.LOOPBACK)
     kept = dcmread(node.spool.instances(film.StudyInstanceUID)[0].path)
 
     assert kept.file_meta.SourceApplicationEntityTitle == "TESTER"

@@ -58,7 +58,9 @@ def test_an_object_in_the_context_of_another_service_is_refused(node: Node) -> N
     (context,) = association.accepted_contexts
     context._abstract_syntax = UID(film.SOPClassUID)  # what it was negotiated for is forgotten at the sender alone
 
-    assert association.send_c_store(film).Status == 0xC000
+    answer = association.send_c_store(film)
+    assert answer.Status == 0xC000
+    assert "context is not for storage" in answer.ErrorComment
     association.release()
 
     assert list(node.spool.studies()) == []

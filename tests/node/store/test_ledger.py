@@ -26,14 +26,16 @@ def delivery(name: str = "pacs", uid: str = "1.2") -> Delivery:
     return Delivery(destination=name, study_uid="1", sop_instance_uid=uid, kind="sr")
 
 
-def test_commits_survive_a_power_cut(tmp_path: Path) -> None:
+def test_commits_survive_a_power_cut_and_writers_wait_in_line(tmp_path: Path) -> None:
     engine = connect(tmp_path / "ledger.sqlite")
     with engine.connect() as connection:
         mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         synchronous = connection.exec_driver_sql("PRAGMA synchronous").scalar()
+        patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
     engine.dispose()
 
     assert (mode, synchronous) == ("wal", 2)
+    assert patience >= 30_000, "in milliseconds; Python's default is 5 s"
 
 
 def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:

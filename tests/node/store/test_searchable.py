@@ -17,9 +17,11 @@ from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.ledger_queries import finished_after
-from node.store.statistics import FilmRow, FindingRow, Rows
-from node.store.tables import PATIENTS, STUDIES
+from node.store.statistics import FilmRow, FindingRow, Rows, counts
+from node.store.tables import DELIVERIES, PATIENTS, STUDIES
 from node.store.worklist import (
+    CRITICAL,
+    PATIENT_ORDERS,
     URGENT,
     PatientRow,
     ReviewRow,
@@ -144,11 +146,80 @@ def test_a_destination_narrows_what_is_not_delivered(ledger: Ledger, storage: St
     assert listed(storage, WorklistFilter(state="parked", destination="pacs")) == [SECOND]
 
 
+def test_the_newest_reason_why_a_destination_waits_is_listed(ledger: Ledger, storage: StorageSettings) -> None:
+    for number, reason in enumerate(("timed out", "refused")):
+        delivery = Delivery(destination="pacs", study_uid=FIRST, sop_instance_uid=f"{FIRST}.{number}", kind="sr")
+        ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=1, reason=reason)
+
+    assert worklist(storage, WorklistFilter(), limit=50).waits[FIRST] == {"pacs": "refused"}
+
+
+def test_a_film_waits_from_its_arrival_to_the_first_result_after_it(ledger: Ledger, storage: StorageSettings) -> None:
+    film = FilmRow(
+        study_uid=FIRST,
+        film="1",
+        received_at=100.0,
+        day="2026-11-02",
+        scanner="unknown",
+        station="unknown",
+        outcome="read",
+        has_present=True,
+        has_open=False,
+    )
+    later = replace(film, film="2", received_at=300.0, has_open=True)
+    of_other_days = [replace(film, film=day, day=day) for day in ("2026-11-01", "2026-11-03")]
+    ledger.statistics.replace(FIRST, Rows(films=(film, later, *of_other_days), findings=()))
+    sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
+    for sent_at in (50.0, 160.0, 460.0, 470.0):
+        sent = Delivery(destination="pacs", study_uid=FIRST, sop_instance_uid=f"{FIRST}.{sent_at}", kind="sr")
+        ledger.set_delivery(sent, DeliveryState.SENT, attempts=1)
+        with sql.begin() as connection:
+            connection.execute(sa.update(DELIVERIES).where(DELIVERIES.c.id == sent.id).values(since=sent_at))
+    sql.dispose()
+
+    counted = counts(storage, first="2026-11-02", last="2026-11-02")
+
+    assert sorted(each.seconds for each in counted.turnarounds) == [60.0, 160.0]
+    assert [(each.films, each.present, each.open) for each in counted.films] == [(2, 2, 1)]
+
+
 def test_studies_without_a_value_come_last_in_both_orders(ledger: Ledger, storage: StorageSettings) -> None:
     record(ledger, row(FIRST, "de Souza"), row(SECOND, "Adler"))
 
     assert listed(storage, WorklistFilter(order="patient")) == [SECOND, FIRST, THIRD]
     assert listed(storage, WorklistFilter(order="patient", is_reversed=True)) == [FIRST, SECOND, THIRD]
+
+
+def test_studies_are_sorted_by_the_value_that_is_asked_for(ledger: Ledger, storage: StorageSettings) -> None:
+    record(
+        ledger,
+        row(FIRST, patient_id="1", accession="1", study_date="2", modality="3", station="2"),
+        row(SECOND, patient_id="2", accession="3", study_date="1", modality="1", station="3"),
+        row(THIRD, patient_id="3", accession="2", study_date="3", modality="2", station="1"),
+    )
+
+    orders = PATIENT_ORDERS - {"patient"}
+    assert {order: listed(storage, WorklistFilter(order=order)) for order in orders} == {
+        "id": [FIRST, SECOND, THIRD],
+        "accession": [FIRST, THIRD, SECOND],
+        "date": [SECOND, FIRST, THIRD],
+        "modality": [SECOND, THIRD, FIRST],
+        "station": [THIRD, FIRST, SECOND],
+    }
+
+
+def test_the_most_urgent_finding_decides_and_a_present_one_comes_before_a_possible_one(
+    ledger: Ledger, storage: StorageSettings
+) -> None:
+    present, possible = FindingState.PRESENT, FindingState.INDETERMINATE
+    ledger.set_study("1.2.4", "finished")
+    ledger.statistics.replace(FIRST, found(FIRST, pneumothorax=possible))
+    ledger.statistics.replace(SECOND, found(SECOND, edema=present, pneumothorax=present))
+    ledger.statistics.replace(THIRD, found(THIRD, edema=present, pneumothorax=FindingState.ABSENT))
+    wanted = WorklistFilter(order=URGENT, urgencies={"pneumothorax": 1, "edema": 2})
+
+    assert listed(storage, wanted) == [SECOND, FIRST, THIRD, "1.2.4"]
+    assert listed(storage, replace(wanted, state=CRITICAL)) == [SECOND]
 
 
 @pytest.mark.parametrize(

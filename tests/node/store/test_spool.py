@@ -99,6 +99,17 @@ def test_below_the_reserve_nothing_is_kept(tmp_path: Path) -> None:
     assert not spool.has_room
 
 
+def test_an_object_that_meets_the_reserve_on_its_way_is_refused(tmp_path: Path) -> None:
+    room = iter([True, False])
+    incoming = Incoming(tmp_path, meta=films.META, has_room=lambda: next(room))
+
+    with pytest.raises(SpoolFull, match="reserve"):
+        for _ in range(3):
+            incoming.write(bytes(2**20))
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_half_written_files_are_swept_and_beside_other_processes_only_old_ones(spool: Spool) -> None:
     whole = keep(spool).instance.path
     young, old = (whole.parent / f".incoming-{name}" for name in ("young", "old"))
@@ -366,6 +377,8 @@ KEPT: dict[str, Callable[[Spool], object]] = {
     "readings": lambda spool: spool.keep_reading(STUDY, "key", {}),
     "outputs": lambda spool: spool.keep_output(output(), b"report"),
     "rounds": lambda spool: spool.mark_round(STUDY, mark("film")),
+    "corrections": lambda spool: spool.keep_document(STUDY, "corrections", "1", {}),
+    STUDY: lambda spool: spool.mark_stat(STUDY),
 }
 
 
@@ -373,17 +386,23 @@ KEPT: dict[str, Callable[[Spool], object]] = {
 def test_content_is_synced_before_it_has_its_name_and_the_folder_after(
     spool: Spool, on_sync: OnSync, folder: str
 ) -> None:
-    place, synced = spool.directory / "studies" / STUDY / folder, list[tuple[str, bool]]()
+    study, synced = spool.directory / "studies" / STUDY, list[tuple[str, bool]]()
+    place = study if folder == STUDY else study / folder
+    if folder == "corrections":  # of a study that is here
+        keep(spool)
     on_sync(lambda path: synced.append((path.name, any(place.glob("[!.]*")))))
 
     KEPT[folder](spool)
 
     assert [has_name for name, has_name in synced if name.startswith(TEMPORARY)] == [False]
     assert (folder, True) in synced
-    if folder == "received":  # the sender of a repeated object, too, may be told only of what is synced
+    if folder in ("received", STUDY):  # the sender of a repeated object, too, may be told only of what is synced
         synced.clear()
-        keep(spool)
+        KEPT[folder](spool)
         assert (folder, True) in synced
+    if folder == "corrections":
+        spool.drop_document(STUDY, "corrections", "1")
+        assert synced[-1] == (folder, False)
 
 
 def test_the_entry_of_each_new_folder_is_synced(tmp_path: Path, on_sync: OnSync) -> None:

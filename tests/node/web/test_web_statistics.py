@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -15,12 +16,15 @@ from starlette.testclient import TestClient
 
 from models.contract import Box
 from node.jobs.patients import note_patients
-from node.outputs import vocabulary
+from node.outputs import ledger_rows, vocabulary
 from node.service.worker import LedgerFiller
+from node.store import study_facts
 from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger
+from node.store.received import Instance
+from node.store.spool import Spool
 from node.store.statistics import FilmCount, counts
-from tests.support import films, peers
+from tests.support import films, peers, samples
 from tests.support.finished import Finished
 from tests.support.spoken import PROMPTS
 
@@ -105,6 +109,22 @@ def test_days_that_are_no_period_are_refused(node: Finished, query: str, said: s
 def test_other_days_have_no_films(node: Finished) -> None:
     page = node.client().get("/statistics?from=2026-03-01&to=2026-03-02")
     assert "No film of these days is on this node." in page.text
+
+
+def test_a_film_counts_on_the_day_of_the_site(tmp_path: Path) -> None:
+    film = Instance(
+        study_uid="1.2.3",
+        sop_instance_uid=samples.film_uid(1),
+        number=1,
+        sha256="0" * 64,
+        path=films.saved(tmp_path, films.thumbnail()),
+        received_at=datetime(2026, 7, 1, 22, 30, tzinfo=UTC),
+    )
+    facts = replace(study_facts.load(Spool(tmp_path / "data"), film.study_uid), instances=(film,))
+
+    rows = ledger_rows.rows_of(facts, [samples.film()], zone=samples.BERLIN)
+
+    assert [(row.day, row.received_at) for row in rows.films] == [("2026-07-02", film.received_at.timestamp())]
 
 
 def test_a_ledger_that_was_lost_is_filled_again(node: Finished) -> None:
