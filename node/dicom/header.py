@@ -175,13 +175,7 @@ def read_meta(file: BinaryIO) -> FileMetaDataset:
         return bounded
     file.seek(start)
     read_preamble(file, force=True)
-    start, meta = file.tell(), FileMetaDataset()
-    for is_implicit in (False, True):  # implicit is not allowed, but pydicom reads it
-        file.seek(start)
-        meta = FileMetaDataset(read_dataset(file, is_implicit, True, stop_when=_bounded(_is_no_meta)))
-        if attributes.text(meta, "TransferSyntaxUID"):
-            break
-    return meta
+    return FileMetaDataset(read_dataset(file, False, True, stop_when=_bounded(_is_no_meta)))
 
 
 def read(

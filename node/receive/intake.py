@@ -20,7 +20,7 @@ from pynetdicom.dsutils import create_file_meta, encode_file_meta
 from node import log
 from node.config import ListenerSettings
 from node.dicom import header_reading
-from node.dicom.file_head import FileMeta, read_head
+from node.dicom.file_head import SUFFICIENT, FileMeta, read_head
 from node.dicom.header import identify
 from node.errors import Failed, NodeError, Refused, SyntaxRefused, Undecodable, is_not_writable, where
 from node.metrics import Metrics
@@ -218,10 +218,9 @@ class IncomingFile:
     def _begin(self, part: bytes, *, is_last: bool) -> bytes:
         """Collect bytes until they identify the object; then begin the file, and return its dataset so far."""
         self._head += part
-        found = read_head(bytes(self._head), is_whole=is_last)
-        if found is None:
+        if len(self._head) < SUFFICIENT and not is_last:
             return b""
-        start, self.meta = found
+        start, self.meta = read_head(bytes(self._head))
         dataset = bytes(self._head[start:])
         self._head.clear()
         if not presentation_contexts.is_storage(UID(self.meta.sop_class_uid)):
