@@ -1,6 +1,6 @@
 """Overlay planes of a film, such as a side marker (PS3.3 C.9.2), and its shutter, which hides parts of it.
 
-The display shutter is that of PS3.3 C.7.6.11 and C.7.6.15. A plane or shape that contradicts itself is left out, for
+The display shutter is that of PS3.3 C.7.6.11. A plane or shape that contradicts itself is left out, for
 viewers would draw it each in another way, or not at all; so is a shape that would hide the whole film.
 """
 
@@ -42,7 +42,6 @@ _KEYWORDS: Final = {
     "CIRCULAR": ("CenterOfCircularShutter", "RadiusOfCircularShutter"),
     "POLYGONAL": ("VerticesOfThePolygonalShutter",),
 }
-_BITMAP: Final = "BITMAP"
 _FARTHEST: Final = 2**20
 """Of any number of a shape: OpenCV draws more slowly the farther a shape reaches."""
 _BLACK, _WHITE = 0, 0xFFFF
@@ -66,10 +65,10 @@ class OverlayPlane:
     packed: bytes | None
     position: int
 
-    def bits(self) -> Mask:
-        """Unpack the bits: [row, column] of the plane. Raises ValueError for a plane that lies in the pixel cells."""
+    def bits(self, cells: npt.NDArray[np.integer]) -> Mask:
+        """Return the bits: [row, column] of the plane; cells: the pixel cells of its film."""
         if self.packed is None:
-            raise ValueError("the bits of this plane are in the pixel cells of its film")
+            return (cells >> self.position & 1).astype(bool)
         packed = np.frombuffer(self.packed, dtype=np.uint8)
         bits = np.unpackbits(packed, count=self.rows * self.columns, bitorder="little")
         return bits.reshape(self.rows, self.columns).astype(bool)
@@ -137,15 +136,14 @@ def _is_beside_gray(header: Dataset, *, allocated: int | None, position: int | N
     return position in range(allocated) and position not in range(high + 1 - bits, high + 1)
 
 
-def drawn(planes: Sequence[OverlayPlane], shape: tuple[int, int], cells: npt.NDArray[np.integer] | None) -> Mask:
+def drawn(planes: Sequence[OverlayPlane], cells: npt.NDArray[np.integer]) -> Mask:
     """Return the mask of planes on a film. A region of interest is drawn as its outline, or it would hide the film.
 
-    shape: rows and columns of the film
-    cells: its pixel cells with all their bits; None if no plane lies in them
+    cells: its pixel cells with all their bits
     """
-    covered = np.zeros(shape, dtype=bool)
+    covered = np.zeros(cells.shape, dtype=bool)
     for plane in planes:
-        bits = plane.bits() if cells is None or plane.packed is not None else (cells >> plane.position & 1).astype(bool)
+        bits = plane.bits(cells)
         if plane.is_region:
             inner = cv2.erode(
                 bits.astype(np.uint8), np.ones((3, 3), np.uint8), borderType=cv2.BORDER_CONSTANT, borderValue=0
@@ -162,13 +160,11 @@ class DisplayShutter:
     """A shutter, which hides parts of a film.
 
     shapes: the numbers of each shape by keyword, as in the header; a pixel that any of them hides is hidden
-    bitmap: the overlay plane whose bits hide the film, if there is no shape
     hidden: [row, column] of the stored film
     value: the gray of hidden parts, 0 black to 65535 white (P-value)
     """
 
     shapes: Mapping[str, Mapping[str, Sequence[int]]]
-    bitmap: OverlayPlane | None
     hidden: Mask
     value: int
 
@@ -186,15 +182,12 @@ def find_shutter(header: Dataset) -> DisplayShutter | None:
             if part is not None and part.any():
                 shapes[name] = numbers
                 visible &= part
-    bitmap = _bitmap(header, visible.shape) if _BITMAP in names and not shapes else None
-    if bitmap is not None:
-        visible &= ~bitmap.bits()
-    if not visible.any() or not (shapes or bitmap):
+    if not visible.any() or not shapes:
         return None
     value = attributes.whole(header, "ShutterPresentationValue")
     if value is None or not 0 <= value <= _WHITE:
         value = _BLACK
-    return DisplayShutter(shapes=shapes, bitmap=bitmap, hidden=~visible, value=value)
+    return DisplayShutter(shapes=shapes, hidden=~visible, value=value)
 
 
 def _numbers(header: Dataset, shape: str) -> dict[str, Sequence[int]]:
@@ -225,12 +218,3 @@ def _inside(shape: str, numbers: list[Sequence[int]], size: tuple[int, int]) -> 
     else:
         return None
     return picture.astype(bool)
-
-
-def _bitmap(header: Dataset, size: tuple[int, int]) -> OverlayPlane | None:
-    """Return the plane that is a bitmap shutter: as large as the film, and none that lies in the pixel cells."""
-    group = attributes.whole(header, "ShutterOverlayGroup")
-    for plane in find_planes(header):
-        if plane.group == group and plane.packed is not None:
-            return plane if (plane.rows, plane.columns, plane.origin) == (*size, (1, 1)) else None
-    return None

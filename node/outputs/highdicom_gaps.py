@@ -32,7 +32,7 @@ from pydicom.uid import BasicTextSRStorage
 
 from models.contract import Box
 from node.dicom import overlays
-from node.dicom.overlays import DisplayShutter, OverlayPlane
+from node.dicom.overlays import DisplayShutter
 
 SHORT_LABEL: Final = Concept("125309", "DCM", "Short Label")
 _SOURCE: Final = Concept("260753009", "SCT", "Source")
@@ -229,46 +229,25 @@ def keep_film(source: Dataset, state: Dataset, *, layer: str) -> bool:
     A presentation state replaces the display of its film as a whole (PS3.3 C.11), so that a plane which it does not
     activate, such as a side marker, and a shutter which it does not have vanish. Planes stay in the film, and the state
     names the layer of each: dciodvfy of 2022 takes no copy whose group is not 6000, and a plane in the pixel cells has
-    no copy. Only a bitmap shutter must be in the state itself (PS3.3 C.7.6.15). A plane that cannot be drawn, or is the
-    bitmap of the shutter, is not displayed: its layer is empty (C.11.7).
+    no copy. A plane that cannot be drawn is not displayed: its layer is empty (C.11.7).
 
     Proposal: "Presentation states: arguments for overlay activation and display shutter".
     """
-    shutter = overlays.find_shutter(source)
-    bitmap = None if shutter is None else shutter.bitmap
-    shown = {plane.group for plane in overlays.find_planes(source) if plane != bitmap}
+    shown = {plane.group for plane in overlays.find_planes(source)}
     for group in overlays.groups_of(source):
         state.add_new(Tag(group, 0x1001), "CS", layer if group in shown else None)
-    if shutter is not None:
+    if (shutter := overlays.find_shutter(source)) is not None:
         _copy_shutter(shutter, state)
     return bool(shown)
 
 
 def _copy_shutter(shutter: DisplayShutter, state: Dataset) -> None:
-    """Copy a shutter (PS3.3 C.7.6.11, C.7.6.15, C.11.12)."""
-    state.ShutterShape = [*shutter.shapes] or "BITMAP"
+    """Copy a shutter (PS3.3 C.7.6.11, C.11.12)."""
+    state.ShutterShape = [*shutter.shapes]
     for numbers in shutter.shapes.values():
         for keyword, several in numbers.items():
             setattr(state, keyword, list(several))
-    if shutter.bitmap is not None:
-        state.ShutterOverlayGroup = shutter.bitmap.group
-        _copy_plane(shutter.bitmap, state)
     state.ShutterPresentationValue = shutter.value
-
-
-def _copy_plane(plane: OverlayPlane, state: Dataset) -> None:
-    """Copy an overlay plane (PS3.3 C.9.2)."""
-    packed = plane.packed or b""
-    for element, vr, value in (
-        (0x0010, "US", plane.rows),
-        (0x0011, "US", plane.columns),
-        (0x0040, "CS", "R" if plane.is_region else "G"),
-        (0x0050, "SS", list(plane.origin)),
-        (0x0100, "US", 1),
-        (0x0102, "US", 0),
-        (0x3000, "OW", packed + b"\0" * (len(packed) % 2)),
-    ):
-        state.add_new(Tag(plane.group, element), vr, value)
 
 
 def describe_capture(capture: Dataset) -> None:

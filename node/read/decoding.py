@@ -27,7 +27,7 @@ from node.dicom import attributes, header, header_reading, overlays
 from node.dicom.film_header import FilmHeader, PixelFormat, has_oblong_pixels, parse_header
 from node.dicom.grayscale_header import UNCHANGED, GrayscaleHeader, LookUpTable, parse_grayscale
 from node.dicom.header_reading import read_header
-from node.dicom.overlays import DisplayShutter, Mask, OverlayPlane
+from node.dicom.overlays import DisplayShutter, Mask
 from node.domain import Note, Reason
 from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import decoder_processes, grayscale, pixel_format
@@ -215,9 +215,7 @@ def stored_values(path: Path) -> StoredValues:
 
 def _with_graphics(dataset: Dataset, picture: StoredPicture, cells: Cells) -> StoredPicture:
     """Add the shutter and the overlay planes of a film."""
-    shutter = overlays.find_shutter(dataset)
-    marks = _marks(dataset, cells, hiding=None if shutter is None else shutter.bitmap)
-    return replace(picture, shutter=shutter, marks=marks)
+    return replace(picture, shutter=overlays.find_shutter(dataset), marks=_marks(dataset, cells))
 
 
 def _thumbnail(dataset: Dataset, picture: StoredPicture, cells: Cells) -> Thumbnail | None:
@@ -229,11 +227,10 @@ def _thumbnail(dataset: Dataset, picture: StoredPicture, cells: Cells) -> Thumbn
         return None
 
 
-def _marks(dataset: Dataset, cells: Cells, *, hiding: OverlayPlane | None) -> Mask | None:
-    """Return the mask of the overlay planes of a film; None if it has none. hiding: the plane of a bitmap shutter."""
-    planes = [plane for plane in overlays.find_planes(dataset) if plane != hiding]
-    rows, columns = cells.shape
-    return overlays.drawn(planes, (rows, columns), cells) if planes else None
+def _marks(dataset: Dataset, cells: Cells) -> Mask | None:
+    """Return the mask of the overlay planes of a film; None if it has none."""
+    planes = overlays.find_planes(dataset)
+    return overlays.drawn(planes, cells) if planes else None
 
 
 def picture_without_header(picture: BytePicture) -> StoredPicture:

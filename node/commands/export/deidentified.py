@@ -76,7 +76,7 @@ OLDEST: Final = 90
 _NAMING: Final = frozenset("LO PN SH SQ".split())
 _REQUIRED_TIMES: Final = ("ContentTime", "PresentationCreationTime")
 _MIDNIGHT: Final = "000000"
-_OUT_OF_OUTPUTS: Final = ("ReferencedRequestSequence", "ShutterOverlayGroup")
+_OUT_OF_OUTPUTS: Final = ("ReferencedRequestSequence",)
 _OWN_ITEMS: Final = ("ContentSequence", "GraphicAnnotationSequence", "ReferencedImageSequence")
 """Sequences that stay, with their items cleaned, where the profile would replace all that they hold."""
 _OVERLAYS: Final = range(0x6000, 0x6100)
@@ -128,8 +128,6 @@ def output(content: bytes, person: Person, pseudonyms: Pseudonyms, *, has_reader
     """
     with attributes.quiet():
         made = dcmread(BytesIO(content))
-        if made.get("ShutterShape") == "BITMAP":  # it would need an overlay plane
-            del made.ShutterShape, made.ShutterPresentationValue
         for element in list(made):
             if element.tag.group in _OVERLAYS or element.keyword in _OUT_OF_OUTPUTS:
                 del made[element.tag]

@@ -346,9 +346,7 @@ BROKEN_SHUTTERS: dict[str, Change] = {
     "two shapes that leave nothing": shutter(
         "RECTANGULAR", "CIRCULAR", **RECTANGLE, CenterOfCircularShutter=[5, 5], RadiusOfCircularShutter=3
     ),
-    "a bitmap of no group": shutter("BITMAP"),
-    "a bitmap of an absent group": shutter("BITMAP", ShutterOverlayGroup=0x6004),
-    "a bitmap of no overlay": shutter("BITMAP", ShutterOverlayGroup=0x0028),
+    "a bitmap, which only presentation states have": shutter("BITMAP", ShutterOverlayGroup=0x6004),
 }
 
 
@@ -388,27 +386,6 @@ def test_a_broken_shutter_is_left_out_and_costs_nothing(name: str, tmp_path: Pat
 def test_an_edge_that_cannot_be_read_counts_as_none(numbers: list[str], tmp_path: Path) -> None:
     film = dark(shutter("RECTANGULAR", **RECTANGLE))
     film.add_new("ShutterLeftVerticalEdge", "LO", numbers)
-
-    assert "ShutterShape" not in state_of(film, tmp_path)
-
-
-def test_a_bitmap_shutter_brings_its_plane_into_the_state(tmp_path: Path) -> None:
-    film = dark(plane(FRAME), shutter("BITMAP", ShutterOverlayGroup=0x6000, value=0x4000))
-
-    state, picture = state_of(film, tmp_path), shown(film, tmp_path)
-
-    assert (state.ShutterShape, state.ShutterOverlayGroup, state.ShutterPresentationValue) == ("BITMAP", 0x6000, 0x4000)
-    assert state[0x6000, 0x3000].value == film[0x6000, 0x3000].value
-    assert activated(state) == {0x6000: ""}
-    assert (picture[FRAME] == 0x40).all()
-    assert np.array_equal(picture[~FRAME], shown(dark(), tmp_path)[~FRAME])
-    assert validators.dciodvfy(state) == []
-    assert validators.dcmpschk(state) == []
-
-
-@pytest.mark.parametrize("bits", [BLOCK, np.ones((ROWS, COLUMNS), dtype=bool)], ids=["of another size", "hides all"])
-def test_a_bitmap_that_is_no_shutter_is_left_out(bits: Mask, tmp_path: Path) -> None:
-    film = dark(plane(bits), shutter("BITMAP", ShutterOverlayGroup=0x6000))
 
     assert "ShutterShape" not in state_of(film, tmp_path)
 
