@@ -97,12 +97,7 @@ def raw(dataset: Dataset, tag: BaseTag, *, longest: int) -> RawDataElement | Non
 
 def number(dataset: Dataset, keyword: Key) -> float | None:
     """Return the first value as a finite number; None when it is absent or broken."""
-    return first_number(values(dataset, keyword))
-
-
-def first_number(found_values: Sequence[object]) -> float | None:
-    """Return the first of an attribute's values as a finite number; None if there is none, or it is broken."""
-    for value in found_values[:1]:
+    for value in values(dataset, keyword)[:1]:
         try:
             found = float(str(value))
         except ValueError:

@@ -102,21 +102,20 @@ UNCHANGED: Final = GrayscaleHeader(
 
 
 def parse_grayscale(dataset: Dataset, *, photometric_interpretation: str) -> GrayscaleHeader:
-    """Parse the attributes of the grayscale pipeline, each once.
+    """Parse the attributes of the grayscale pipeline.
 
     photometric_interpretation: from `film_header.PixelFormat`
     """
     is_negative = photometric_interpretation.upper() == "MONOCHROME1"
     shape = attributes.text(dataset, "PresentationLUTShape").upper()
-    center, width = (attributes.values(dataset, keyword) for keyword in ("WindowCenter", "WindowWidth"))
     return GrayscaleHeader(
         modality_lut=_first_table(dataset, "ModalityLUTSequence"),
         rescale_slope=attributes.number(dataset, "RescaleSlope"),
         rescale_intercept=attributes.number(dataset, "RescaleIntercept"),
         voi_lut=_first_table(dataset, "VOILUTSequence"),
-        window_center=attributes.first_number(center),
-        window_width=attributes.first_number(width),
-        has_window=bool(center or width),
+        window_center=attributes.number(dataset, "WindowCenter"),
+        window_width=attributes.number(dataset, "WindowWidth"),
+        has_window=any(attributes.values(dataset, keyword) for keyword in ("WindowCenter", "WindowWidth")),
         voi_lut_function=attributes.text(dataset, "VOILUTFunction").upper(),
         is_inverted=is_negative or shape == "INVERSE",
         is_disputed=shape == ("IDENTITY" if is_negative else "INVERSE"),

@@ -38,10 +38,10 @@ def read_noted_header(path: Path, *, character_set: str = "") -> tuple[Dataset, 
     return dataset, (*notes, Note.HEADER_DISORDERED) if order.is_broken else notes
 
 
-def header_of(path: Path, *, character_set: str) -> Dataset | None:
-    """Read the header of a received object; None if it is damaged, removed, or no DICOM object.
+def header_of(path: Path, *, character_set: str = "") -> Dataset | None:
+    """Read the header of a received object; None if it is damaged, or no DICOM object.
 
-    Raises OSError for an error of the disk.
+    Raises OSError for an error of the disk, and for an object that is removed.
     """
     try:
         return read_header(path, character_set=character_set)

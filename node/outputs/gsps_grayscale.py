@@ -26,7 +26,7 @@ from node.dicom import attributes
 from node.dicom.grayscale_header import GrayscaleHeader, LookUpTable, UnusableTable, parse_grayscale
 from node.outputs import highdicom_gaps
 from node.outputs.patient import read_text, short_text
-from node.read.grayscale import FloatTable, Stretch, has_usable_window, through_window
+from node.read.grayscale import FloatTable, Stretch, Window, through_window, usable_window
 
 _EXACT, _SIGMOID = "LINEAR_EXACT", "SIGMOID"
 _REACH = {_EXACT: 0.5, _SIGMOID: 4.0}
@@ -123,11 +123,11 @@ def _window(source: Dataset, header: GrayscaleHeader, stretch: Stretch | None) -
         if exact.width < _LEAST_LINEAR:
             return _Window(center=exact.center, width=exact.width, function=_EXACT)
         return _Window(center=exact.center + 0.5, width=exact.width + 1, function=None)  # LINEAR, known to every viewer
-    center, width, function = header.window_center, header.window_width, header.voi_lut_function
-    if center is None or width is None or not has_usable_window(header):
+    if (found := usable_window(header)) is None:
         return None
+    function = header.voi_lut_function if header.voi_lut_function in _REACH else None
     words = read_text(source, "WindowCenterWidthExplanation")
-    return _Window(center=center, width=width, function=function if function in _REACH else None, words=words)
+    return _Window(center=found.center, width=found.width, function=function, words=words)
 
 
 def _table_of(window: _Window, slope: float, intercept: float, *, lowest: int) -> VOILUT:
@@ -140,7 +140,7 @@ def _table_of(window: _Window, slope: float, intercept: float, *, lowest: int) -
     first = min(max(math.floor(low), lowest), lowest + 0xFFFE)
     last = min(max(math.ceil(high), first + 1), lowest + 0xFFFF)
     values: FloatTable = np.arange(first, last + 1).astype(np.float64) * slope + intercept
-    gray = through_window(values, center=window.center, width=window.width, function=window.function or "")
+    gray = through_window(values, Window(center=window.center, width=window.width), function=window.function or "")
     table = VOILUT(0, np.rint(gray * 0xFFFF).astype("<u2"), window.words or None)
     highdicom_gaps.map_from(table, first)
     return table

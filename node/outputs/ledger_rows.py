@@ -8,16 +8,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
 
 from models.contract import FindingState
-from node.dicom import attributes, header_reading
+from node.dicom import attributes
+from node.dicom.header_reading import header_of
 from node.domain import Film, Finding
-from node.errors import Undecodable, is_of_file
 from node.metrics import ReviewReason
 from node.outputs import vocabulary
 from node.store.statistics import FilmRow, FindingRow, Rows
@@ -34,7 +33,7 @@ def rows_of(facts: StudyFacts, films: Iterable[Film], *, zone: ZoneInfo) -> Rows
     known = [(film, here[film.source]) for film in films if film.source in here]
     return Rows(
         films=tuple(
-            _film_row(facts.uid, film, _header(item.path), received_at=item.received_at, zone=zone)
+            _film_row(facts.uid, film, header_of(item.path) or Dataset(), received_at=item.received_at, zone=zone)
             for film, item in known
         ),
         findings=tuple(row for film, _ in known for row in _finding_rows(facts.uid, film)),
@@ -75,18 +74,6 @@ def _name(header: Dataset, keyword: str) -> str:
 def station_label(name: str) -> str:
     """Return a station's label: a hash, because a text of a film may name a place or a person."""
     return _UNKNOWN if name == _UNKNOWN else f"station-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
-def _header(path: Path) -> Dataset:
-    """Return the header of a film; an empty one if it cannot be read: statistics never fail a round."""
-    try:
-        return header_reading.read_header(path)
-    except Undecodable:
-        return Dataset()
-    except OSError as error:
-        if is_of_file(error):
-            return Dataset()
-        raise
 
 
 def open_findings(film: Film) -> Sequence[Finding]:

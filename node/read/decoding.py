@@ -156,7 +156,7 @@ class StoredPicture:
     @property
     def stretch(self) -> grayscale.Stretch | None:
         """Gray value mapping for a film without VOI LUT and window in its header."""
-        if self.header.voi_lut is not None or grayscale.has_usable_window(self.header):
+        if self.header.voi_lut is not None or grayscale.usable_window(self.header) is not None:
             return None
         modality = (self.header.modality_lut, self.header.rescale_slope, self.header.rescale_intercept)
         return grayscale.Stretch(

@@ -142,7 +142,7 @@ def legible(header: GrayscaleHeader, levels: Levels) -> GrayscaleHeader | None:
     Raises ValueError for a LUT that cannot be used.
     """
     own, counts = displayed(header, levels), levels.analyzed
-    is_window_unusable = header.voi_lut is None and header.has_window and not has_usable_window(header)
+    is_window_unusable = header.voi_lut is None and header.has_window and usable_window(header) is None
     if _is_legible(own, counts) and not is_window_unusable:
         return header
     without_voi = replace(header, voi_lut=None, window_center=None, window_width=None)
@@ -171,9 +171,8 @@ def displayed(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     if header.voi_lut is not None:
         table = _usable(header.voi_lut)
         gray = _look_up(table, modality) / table.top
-    elif has_usable_window(header) and header.window_center is not None and header.window_width is not None:
-        center, width = header.window_center, header.window_width
-        gray = through_window(modality, center=center, width=width, function=header.voi_lut_function)
+    elif (window := usable_window(header)) is not None:
+        gray = through_window(modality, window, function=header.voi_lut_function)
     else:
         gray = _stretch(modality, *_range(modality, levels, tail=_TAIL))
     if header.is_inverted:
@@ -198,19 +197,21 @@ def equalized(header: GrayscaleHeader, levels: Levels) -> FloatTable:
     return _equalize(histogram)[eight] / 255.0
 
 
-def has_usable_window(header: GrayscaleHeader) -> bool:
-    """Return whether the first window has a width that its function allows (PS3.3 C.11.2.1.2 and .3)."""
+def usable_window(header: GrayscaleHeader) -> Window | None:
+    """Return the first window, if it has a width that its function allows (PS3.3 C.11.2.1.2 and .3)."""
     center, width = header.window_center, header.window_width
     if center is None or width is None:
-        return False
-    return width > 0 if header.voi_lut_function in ("SIGMOID", "LINEAR_EXACT") else width >= 1
+        return None
+    is_usable = width > 0 if header.voi_lut_function in ("SIGMOID", "LINEAR_EXACT") else width >= 1
+    return Window(center=center, width=width) if is_usable else None
 
 
-def through_window(values: FloatTable, *, center: float, width: float, function: str) -> FloatTable:
+def through_window(values: FloatTable, window: Window, *, function: str) -> FloatTable:
     """Return the gray of modality values in a window that can be used (PS3.3 C.11.2.1.2 and .3), 0 black to 1 white.
 
     function: LINEAR_EXACT, SIGMOID, or any other for LINEAR
     """
+    center, width = window.center, window.width
     if function == "SIGMOID":
         with np.errstate(over="ignore"):  # a very narrow window is a threshold
             return 1.0 / (1.0 + np.exp(np.clip(-4.0 * (values - center) / width, -700.0, 700.0)))
@@ -224,11 +225,10 @@ def window_of(header: GrayscaleHeader, levels: Levels) -> Window:
 
     Raises ValueError for a LUT that cannot be used.
     """
-    modality = _modality(header, levels.values)
-    center, width = header.window_center, header.window_width
-    if header.voi_lut is None and has_usable_window(header) and center is not None and width is not None:
-        return Window(center=center, width=width)
-    low, high = _range(modality, levels, tail=_TAIL)
+    window = usable_window(header) if header.voi_lut is None else None
+    if window is not None:
+        return window
+    low, high = _range(_modality(header, levels.values), levels, tail=_TAIL)
     return Window(center=(low + high) / 2, width=high - low or 1.0)
 
 
@@ -238,8 +238,7 @@ def windowed(header: GrayscaleHeader, levels: Levels, window: Window, *, is_inve
     is_inverted: whether black and white are exchanged
     Raises ValueError for a LUT that cannot be used.
     """
-    modality = _modality(header, levels.values)
-    gray = _stretch(modality, window.center - window.width / 2, window.center + window.width / 2)
+    gray = through_window(_modality(header, levels.values), window, function="LINEAR_EXACT")
     if header.is_inverted != is_inverted:
         gray = 1.0 - gray
     return np.where(levels.padding, 0.0, gray)
