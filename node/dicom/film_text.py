@@ -8,11 +8,13 @@ routing finds the words between, and `attributes.text` and the outputs take it f
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pydicom.charset import CODES_TO_ENCODINGS, python_encoding
 from pydicom.datadict import dictionary_has_tag, dictionary_VR, keyword_for_tag
 from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
@@ -51,23 +53,10 @@ _NAME_DELIMITERS: Final = re.compile(rb"[\^=\\]")
 _TEXT_DELIMITERS: Final = re.compile(rb"[\t\n\f\r\\]")
 
 _BY_NUMBER: Final[Mapping[str, str]] = {
-    "6": "ascii",
-    "13": "shift_jis",  # and the Kanji that some devices write under this term
-    "58": "gb2312",
-    "87": "iso2022_jp",
-    "100": "iso8859-1",
-    "101": "iso8859-2",
-    "109": "iso8859-3",
-    "110": "iso8859-4",
-    "126": "iso8859-7",
-    "127": "iso8859-6",
-    "138": "iso8859-8",
-    "144": "iso8859-5",
-    "148": "iso8859-9",
-    "149": "euc_kr",
-    "159": "iso2022_jp_2",
-    "166": "tis_620",
-    "192": "utf-8",
+    **{
+        term.rpartition("IR ")[2]: codecs.lookup(codec).name for term, codec in python_encoding.items() if "IR " in term
+    },
+    "6": "ascii",  # pydicom has ISO 8859-1, which has more
     "203": "iso8859-15",
 }
 """Python's codecs by the registration number of a character set (PS3.3 table C.12-2 to C.12-5)."""
@@ -91,14 +80,13 @@ _OF_WINDOWS: Final = re.compile(r"(?:WINDOWS|CP)(125[0-8])")
 
 # The code element of each escape sequence of PS3.3 table C.12-3 and C.12-4 that is G1, and its codec.
 _G1: Final[Mapping[bytes, str]] = {
-    b")I": "shift_jis",
-    **{b"-" + final: _BY_NUMBER[number] for final, number in (
-        (b"A", "100"), (b"B", "101"), (b"C", "109"), (b"D", "110"), (b"F", "126"), (b"G", "127"), (b"H", "138"),
-        (b"L", "144"), (b"M", "148"), (b"T", "166"), (b"b", "203"),
-    )},
-    b"$)A": "gb2312",
-    b"$)C": "euc_kr",
-}  # fmt: skip
+    **{
+        code[1:]: codecs.lookup(codec).name
+        for code, codec in CODES_TO_ENCODINGS.items()
+        if code.startswith((b"\x1b-", b"\x1b)", b"\x1b$)"))
+    },
+    b"-b": _BY_NUMBER["203"],
+}
 _G0: Final[Mapping[bytes, str]] = {b"$B": "iso2022_jp", b"$@": "iso2022_jp", b"$(D": "iso2022_jp_2"}
 _G0_OF_ONE_BYTE: Final = (b"(B", b"(J")  # JIS X 0201 has a yen sign and an overline for `\` and `~`, which are kept
 _FRAGMENTS: Final = re.compile(rb"(?:\x1b(\$[()]?[@-~]|[()-][@-~]))?([^\x1b]*)", re.DOTALL)

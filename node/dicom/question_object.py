@@ -100,11 +100,6 @@ def sender_of(dataset: Dataset) -> str:
     return attributes.text(dataset.file_meta, "SourceApplicationEntityTitle")
 
 
-def size_of(header: Dataset) -> tuple[int | None, int | None]:
-    """Return columns and rows of the film that an object asks about; None for a missing attribute."""
-    return attributes.whole(header, "Columns"), attributes.whole(header, "Rows")
-
-
 def read(dataset: Dataset) -> QuestionObject:
     """Read an object. Raises InputError if it is of another class, or has no valid UIDs."""
     reference = ObjectReference(

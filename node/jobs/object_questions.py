@@ -15,7 +15,7 @@ from typing import Final
 from models.contract import Box, Question
 from node import log
 from node.config import QuestionsSettings
-from node.dicom import header_reading, question_object
+from node.dicom import attributes, header_reading, question_object
 from node.dicom.marked_question import LeftOut, MarkedQuestion, clipped
 from node.dicom.question_object import QuestionObject
 from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
@@ -215,7 +215,7 @@ def objection(asked: QuestionObject, ae_title: str, settings: QuestionsSettings)
 def _on_film(box: Box, film: Instance) -> Box | LeftOut:
     """Return the part of a box that lies on its film. Raises Undecodable for a film whose header cannot be read."""
     header = header_reading.read_header(film.path)
-    columns, rows = question_object.size_of(header)
+    columns, rows = attributes.whole(header, "Columns"), attributes.whole(header, "Rows")
     if not columns or not rows:
         return LeftOut(reason="the question is about an object that is no film")
     return clipped(box, columns=columns, rows=rows)

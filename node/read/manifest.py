@@ -38,13 +38,8 @@ def not_calibrated(directory: Path, prompts: PromptSet, *, reader: str = CHEX) -
     Returns None if there are none, and for another network than ChEX; those that the model leaves out do not count.
     Raises InputError if the manifest cannot be read.
     """
-    if reader != CHEX:
-        return None
-    from models.reading.decision import is_trusted
-
-    decisions = _read(directory).decisions
-    keys = [prompt.key for prompt in prompts.prompts if prompt.kind is PromptKind.PATHOLOGY]
-    missing = [key for key in keys if not (is_trusted(decisions, key, "real") or decisions.leaves_out(key))]
+    thresholds = read_thresholds(directory, prompts, trusted="real", reader=reader)
+    missing = [each.prompt for each in thresholds if each.possible is not None and not each.is_measured]
     if not missing:
         return None
     names = ", ".join(key.replace("_", " ") for key in missing)

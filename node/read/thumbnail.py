@@ -33,9 +33,3 @@ class Thumbnail:
 def step_of(shape: tuple[int, ...]) -> int:
     """Return `Thumbnail.step` for a film of this shape, (rows, columns)."""
     return max(1, min(shape) // _FINEST, math.isqrt(math.prod(shape) // _MOST_PIXELS))
-
-
-def of_picture(picture: npt.NDArray[np.uint8]) -> Thumbnail:
-    """Make the thumbnail of a film as displayed, 0..255, [row, column]."""
-    step = step_of(picture.shape)
-    return Thumbnail(gray=np.ascontiguousarray(picture[::step, ::step]), step=step)

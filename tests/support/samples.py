@@ -28,9 +28,8 @@ from node.domain import (
 )
 from node.outputs.source import Picture, Source
 from node.outputs.writers import Writer
-from node.read import thumbnail
 from node.read.framing import Framing
-from node.read.thumbnail import Thumbnail
+from node.read.thumbnail import Thumbnail, step_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STUDY = "1.2.826.0.1.3680043.8.498.1"
@@ -247,11 +246,17 @@ def received(*datasets: Dataset, picture: Picture | None = None) -> dict[str, So
     return {uid: source(header, lambda: picture) for uid, header in sources(*datasets).items()}
 
 
+def thumbnail_of(picture: Picture) -> Thumbnail:
+    """Return the thumbnail of a film as displayed."""
+    step = step_of(picture.shape)
+    return Thumbnail(gray=picture[::step, ::step].copy(), step=step)
+
+
 def source(header: Dataset, picture: Callable[[], Picture | None]) -> Source:
     """Return a film as writers get it, with the thumbnail of its picture."""
 
     def small() -> Thumbnail | None:
-        return None if (shown := picture()) is None else thumbnail.of_picture(shown)
+        return None if (shown := picture()) is None else thumbnail_of(shown)
 
     return Source(header=header, picture=picture, thumbnail=small)
 

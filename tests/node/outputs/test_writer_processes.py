@@ -20,7 +20,6 @@ from models.contract import Box
 from node.output_kinds import OUTPUTS
 from node.outputs import batches
 from node.outputs.batches import Batch, EncodedObject, WriterProcesses
-from node.read.thumbnail import of_picture
 from tests.support import films, samples
 from tests.support.forked import Forked
 from tests.support.peers import wait_until
@@ -39,7 +38,7 @@ def batch_of(*kinds: str, box: Box | None = None) -> Batch:
         kinds=kinds,
         headers=samples.sources(samples.cr(1)),
         files={},
-        thumbnails={film_uid(1): of_picture(GRAY)},
+        thumbnails={film_uid(1): samples.thumbnail_of(GRAY)},
         zone=BERLIN,
         known=(),
         wanted=None,

@@ -28,9 +28,9 @@ from node.errors import ConfigError, Undecodable
 from node.read import grayscale
 from node.read.decoding import sides_known
 from node.read.framing import Turn
-from node.read.thumbnail import Thumbnail, of_picture
+from node.read.thumbnail import Thumbnail
 from node.rounds.films import Thumbnails
-from tests.support import films
+from tests.support import films, samples
 from tests.support.decoded import load, picture_of, refusal, stored_picture
 
 
@@ -351,7 +351,7 @@ def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[
 
     read = load(film()).thumbnail
 
-    again, shown = stored.thumbnail(), of_picture(stored.shown())
+    again, shown = stored.thumbnail(), samples.thumbnail_of(stored.shown())
     assert read is not None
     assert (read.step, read.stretch) == (again.step, again.stretch) == (shown.step, stored.stretch)
     assert np.array_equal(read.gray, again.gray)
@@ -361,7 +361,7 @@ def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[
 def test_the_thumbnail_of_a_long_strip_is_small() -> None:
     strip = np.zeros((511, 65_535), np.uint8)
 
-    assert of_picture(strip).gray.size < 2**21
+    assert samples.thumbnail_of(strip).gray.size < 2**21
 
 
 def test_a_kept_thumbnail_is_taken_once_and_the_oldest_of_many_is_dropped() -> None:
