@@ -58,8 +58,8 @@ class PromptSet:
 
     def __post_init__(self) -> None:
         keys = [prompt.key for prompt in self.prompts]
-        if len(set(keys)) != len(keys):
-            raise ValueError(f"prompt set {self.name}: every key must be unique")
+        if doubled := sorted({key for key in keys if keys.count(key) > 1}):
+            raise ValueError(f"prompts: several have the key {', '.join(doubled)}; give each its own")
 
     def __getitem__(self, key: str) -> Prompt:
         return next(prompt for prompt in self.prompts if prompt.key == key)

@@ -46,23 +46,15 @@ class Annotated:
 
 def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
     """Yield the questions of a presentation state in their order, and its parts that are none."""
-    found, left_out = drawn(state)
-    yield from left_out
-    for film, annotated in found.items():
-        yield from _of_film(film, annotated)
-
-
-def drawn(state: Dataset) -> tuple[dict[str, Annotated], list[LeftOut]]:
-    """Return a presentation state's drawings by film, and its unusable parts."""
     films = _films(state)
     found = {film: Annotated() for film in films}
-    left_out: list[LeftOut] = []
     items = _annotations(state, films)
     for film, frame, item in itertools.islice(items, _MOST_LOOKED_AT):
-        left_out += _add(item, frame, found.setdefault(film, Annotated()))
+        yield from _add(item, frame, found.setdefault(film, Annotated()))
     if next(items, None) is not None:
-        left_out.append(LeftOut(reason=f"only the first {_MOST_LOOKED_AT} graphics and texts are looked at"))
-    return found, left_out
+        yield LeftOut(reason=f"only the first {_MOST_LOOKED_AT} graphics and texts are looked at")
+    for film, annotated in found.items():
+        yield from _of_film(film, annotated)
 
 
 def distance(point: Point, box: Box) -> float:

@@ -6,7 +6,6 @@ known to the spool; `node.jobs.object_questions` looks at both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -112,7 +111,8 @@ def read(dataset: Dataset) -> QuestionObject:
         raise InputError("the object is neither a grayscale presentation state nor an enhanced or comprehensive report")
     if not all(map(is_uid, (reference.sop_instance_uid, reference.series_instance_uid, study_uid))):
         raise InputError("a UID of the object is not valid")
-    found = list(_drawn(dataset, reference.sop_class_uid))
+    reading = gsps_questions if reference.sop_class_uid in STATES else sr_questions
+    found = list(reading.questions(dataset))
     asked = [item for item in found if isinstance(item, MarkedQuestion)]
     reasons = [item.reason for item in found if isinstance(item, LeftOut)]
     if len(asked) > MOST:
@@ -135,10 +135,6 @@ def read(dataset: Dataset) -> QuestionObject:
         questions=tuple(asked[:MOST]),
         left_out=tuple(dict.fromkeys(reasons)),
     )
-
-
-def _drawn(dataset: Dataset, sop_class: str) -> Iterator[MarkedQuestion | LeftOut]:
-    return gsps_questions.questions(dataset) if sop_class in STATES else sr_questions.questions(dataset)
 
 
 def _is_own(dataset: Dataset) -> bool:

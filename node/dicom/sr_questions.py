@@ -73,19 +73,13 @@ def words_of(group: Dataset) -> str | None:
     """Return the words of a group; None if it has none."""
     inner = attributes.items(group, "ContentSequence")
     codes = [(concept(item), *coded(item)) for item in inner if kind(item) == "CODE"]
+    texts = (item for item in inner if kind(item) == "TEXT" and concept(item) not in _NO_WORDS)
     return (
         words(*(meaning for _, value, meaning in codes if value == _FREE_TEXT))
-        or text_of(group)
+        or words(*(attributes.text(item, "TextValue") for item in texts))
         or words(*(meaning for name, _, meaning in codes if name == _FINDING))
         or words(*(meaning for name, _, meaning in codes if name == _SITE))
     )
-
-
-def text_of(group: Dataset) -> str | None:
-    """Return the texts of a group as one line; None if it has none."""
-    inner = attributes.items(group, "ContentSequence")
-    texts = (item for item in inner if kind(item) == "TEXT" and concept(item) not in _NO_WORDS)
-    return words(*(attributes.text(item, "TextValue") for item in texts))
 
 
 def _of_region(found: HeldItem) -> Iterator[MarkedQuestion | LeftOut]:

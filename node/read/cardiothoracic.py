@@ -15,7 +15,7 @@ from pydicom.sr.coding import Code
 
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.dicom.film_header import FilmHeader
-from node.read import routing
+from node.read import header_words
 
 ADULT_YEARS: Final = 18
 
@@ -45,14 +45,12 @@ def describe(
 
 def view_of(header: FilmHeader) -> View | None:
     """Return the projection that a header names; None if it names none, two, or a patient lying on one side."""
-    words = {
-        word for text in (header.view_position, header.body_part_examined) for word in routing.words_that_count(text)
-    }
+    words = header_words.words(header.view_position) | header_words.words(header.body_part_examined)
     views = {_WORDS[word] for word in words if word in _WORDS}
     views |= {
         view for code in header.view_codes for known, view in _CODES if Code(code.value, code.scheme, "") == known
     }
-    return views.pop() if len(views) == 1 and not any(map(routing.is_decubitus, words)) else None
+    return views.pop() if len(views) == 1 and not header_words.names_decubitus(words) else None
 
 
 def _objection(view: View | None, age_years: int | None) -> Incomparable | None:

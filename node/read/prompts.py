@@ -77,11 +77,6 @@ class _PromptFile:
     version: NotBlank
     prompts: Several[_PromptTable]
 
-    def __post_init__(self) -> None:
-        keys = [prompt.key for prompt in self.prompts]
-        if doubled := sorted({key for key in keys if keys.count(key) > 1}):
-            raise ValueError(f"prompts: several have the key {', '.join(doubled)}; give each its own")
-
 
 def load(name_or_path: str) -> PromptSet:
     """Load a built-in prompt set by its name, or any other by the path of its TOML file.
@@ -96,18 +91,18 @@ def load(name_or_path: str) -> PromptSet:
         content = path.read_bytes()
         document = tomllib.loads(content.decode())
         file = from_table(_PromptFile, document)
+        return PromptSet(
+            name=path.stem,
+            version=file.version,
+            sha256=hashlib.sha256(content).hexdigest(),
+            prompts=tuple(table.prompt() for table in file.prompts),
+        )
     except OSError as error:
         raise ConfigError([f"{path}: the prompt set cannot be read ({error.strerror})"]) from error
     except Misfit as misfit:
         raise ConfigError([f"{path}: {_named(mistake, document)}" for mistake in misfit.mistakes]) from misfit
-    except ValueError as error:  # not UTF-8 or not TOML
+    except ValueError as error:  # not UTF-8, not TOML, or a key that two prompts have
         raise ConfigError([f"{path}: {error}"]) from error
-    return PromptSet(
-        name=path.stem,
-        version=file.version,
-        sha256=hashlib.sha256(content).hexdigest(),
-        prompts=tuple(table.prompt() for table in file.prompts),
-    )
 
 
 def built_in() -> tuple[str, ...]:

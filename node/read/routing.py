@@ -183,11 +183,6 @@ def words_that_count(value: str) -> tuple[str, ...]:
     return tuple(sorted(words(value) & vocabulary().known))
 
 
-def is_decubitus(word: str) -> bool:
-    """Return whether a word means that the patient lies on one side."""
-    return header_words.names_decubitus(frozenset((word,)))
-
-
 def _own_object(header: FilmHeader) -> Objection | None:
     return Objection(Reason.OWN_OBJECT, "ContributingEquipmentSequence") if header.is_own else None
 
