@@ -117,14 +117,6 @@ def decode(path: Path, film_header: FilmHeader, *, gray: str, square: Square) ->
     )
 
 
-def picture_of(path: Path) -> BytePicture:
-    """Decode one film as displayed, 0..255, [row, column] in stored orientation. Raises Undecodable as `decode` does.
-
-    With its display shutter and its overlay planes, which the network never sees.
-    """
-    return stored_picture(path).shown()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredPicture:
     """A decoded film in stored orientation, to be shown in any window.
@@ -199,7 +191,7 @@ class StoredPicture:
 
 
 def stored_picture(path: Path) -> StoredPicture:
-    """Decode one film for display, in a process of its own; errors as in `picture_of`, and those of `read_header`."""
+    """Decode one film for display, in a process of its own; errors as in `decode`, and those of `read_header`."""
     film_header, dataset = parse_header(read_header(path)), _read_before_pixels(path)
     with _decoders():
         values = _decoded(path, film_header)
@@ -207,7 +199,7 @@ def stored_picture(path: Path) -> StoredPicture:
 
 
 def stored_values(path: Path) -> StoredValues:
-    """Decode one film to its stored values alone; errors as in `picture_of`, and those of `read_header`."""
+    """Decode one film to its stored values alone; errors as in `decode`, and those of `read_header`."""
     film_header = parse_header(read_header(path))
     with _decoders():
         return _values_of(_decoded(path, film_header), film_header)

@@ -141,7 +141,7 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     look = _find(parts, look_id)
     path = look.path
     try:
-        picture = open_film.show_picture(path) if open_film.is_picture(path) else decoding.picture_of(path)
+        picture = open_film.show_picture(path) if open_film.is_picture(path) else decoding.stored_picture(path).shown()
         png = pictures.to_png(picture)
     except (Undecodable, InputError) as error:
         raise Problem(409, "this film cannot be shown; its report says why") from error

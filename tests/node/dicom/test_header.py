@@ -24,11 +24,11 @@ from node.dicom.grayscale_header import LookUpTable, UnusableTable, parse_graysc
 from node.dicom.header import identify
 from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
-from node.read.decoding import picture_of
 from node.store.incoming import has_other_pixels
 from tests.node.dicom.test_grayscale import lut
 from tests.repository.test_architecture import imports, python_files
 from tests.support import films
+from tests.support.decoded import picture_of
 
 MIB = 1024 * 1024
 BULK = 100 * MIB

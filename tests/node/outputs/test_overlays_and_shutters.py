@@ -35,7 +35,7 @@ from node.store.received import Instance
 from node.web.pictures import Pictures
 from tests.node.outputs.test_answer_objects import asked
 from tests.node.read.test_routing import SeeingReader, seeing
-from tests.support import films, samples, validators
+from tests.support import decoded, films, samples, validators
 from tests.support.documents import film_of
 from tests.support.fakes import ScriptedReader
 from tests.support.peers import require
@@ -155,7 +155,7 @@ def activated(state: Dataset) -> dict[int, str]:
 
 
 def shown(film: Dataset, folder: Path) -> npt.NDArray[np.uint8]:
-    return decoding.picture_of(films.saved(folder, film))
+    return decoded.picture_of(films.saved(folder, film))
 
 
 def placed(bits: Mask, row: int, column: int) -> Mask:
@@ -280,11 +280,11 @@ def test_the_overlay_of_a_compressed_film_is_shown(tmp_path: Path) -> None:
 def test_overlays_are_read_in_every_byte_order(option: str, tmp_path: Path) -> None:
     path = films.saved(tmp_path, dark(plane(), shutter("RECTANGULAR", **RECTANGLE)))
     converted = tmp_path / "converted.dcm"
-    expected = decoding.picture_of(path)
+    expected = decoded.picture_of(path)
 
     subprocess.run([require("dcmconv"), option, path, converted], check=True, timeout=60)
 
-    assert np.array_equal(decoding.picture_of(converted), expected)
+    assert np.array_equal(decoded.picture_of(converted), expected)
     assert np.array_equal(expected == 255, MARK)
 
 

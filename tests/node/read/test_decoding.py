@@ -141,7 +141,7 @@ def test_one_film_needs_no_more_than_its_size(case: str, tmp_path: Path) -> None
     path, before = GREEDY[case](tmp_path), peak_mib()
 
     with pytest.raises(Undecodable):
-        decoding.picture_of(path)
+        decoded.picture_of(path)
 
     assert peak_mib() - before < 64
 
@@ -308,12 +308,12 @@ def test_others_go_between_two_that_work_alone() -> None:
 
 def test_a_child_that_somebody_ended_is_replaced(tmp_path: Path) -> None:
     path, processes = films.saved(tmp_path, films.thumbnail()), of_this_process()
-    decoding.picture_of(path)
+    decoded.picture_of(path)
     for child in tuple(processes.children):
         os.kill(child, signal.SIGKILL)
     time.sleep(0.2)
 
-    assert decoding.picture_of(path).any()
+    assert decoded.picture_of(path).any()
 
 
 def test_no_film_is_undecodable_where_no_decoder_starts(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_children_end_with_their_parent(tmp_path: Path) -> None:
     path = films.saved(tmp_path, films.thumbnail())
     program = (
         "import os, sys, pathlib; from node.read import decoding, decoder_processes\n"
-        "decoding.picture_of(pathlib.Path(sys.argv[1]))\n"
+        "decoding.stored_picture(pathlib.Path(sys.argv[1]))\n"
         "print(*decoder_processes.of_this_process().children, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )
