@@ -256,16 +256,13 @@ def _read(
     Returns the dataset, and the file that it was read from: a deflated one is inflated piece by piece.
     """
     start = file.tell()
-    meta = _bounded_meta(file)
-    if meta is None:
-        file.seek(start)
-        odd_meta = read_meta(file)
-        meta = odd_meta if _is_deflated(odd_meta) else None
-    if meta is not None and _is_deflated(meta):
+    meta = read_meta(file)
+    syntax = attributes.text(meta, "TransferSyntaxUID")
+    if syntax == DeflatedExplicitVRLittleEndian:
         file = _CountedReads(Inflated(file))
         dataset = _read_behind(file, meta, stop_when, longest_bytes=longest_bytes, tags=tags)
         dataset.fileobj_type = _open_inflated  # for the long values that are read on first access
-    elif meta is not None and _begins_with_meta(file, UID(meta.TransferSyntaxUID)):
+    elif syntax and _begins_with_meta(file, syntax):
         dataset = _read_behind(file, meta, stop_when, longest_bytes=longest_bytes, tags=tags)
     else:
         file.seek(start)
@@ -276,10 +273,6 @@ def _read(
         if tag.group == 2:
             del dataset[tag]
     return dataset, file
-
-
-def _is_deflated(meta: Dataset) -> bool:
-    return attributes.text(meta, "TransferSyntaxUID") == DeflatedExplicitVRLittleEndian
 
 
 def _open_inflated(name: str, _mode: str) -> BinaryIO:
@@ -314,7 +307,7 @@ def _read_behind(
     return found
 
 
-def _begins_with_meta(file: BinaryIO, syntax: UID) -> bool:
+def _begins_with_meta(file: BinaryIO, syntax: str) -> bool:
     """Whether a dataset begins with an element of group 0002, which pydicom would take for file meta information.
 
     Leaves the position where it was. An explicit element before an implicit dataset is file meta information after
