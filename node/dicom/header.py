@@ -140,7 +140,7 @@ def _skim(file: BinaryIO, syntax: UID, stop_when: StopWhen, *, longest_bytes: in
     Raises any error of pydicom.
     """
     with attributes.quiet():
-        file = _frugal(file)
+        file = cast(BinaryIO, _LimitedFile(file))
         return read_dataset(
             file,
             is_implicit_VR=syntax.is_implicit_VR,
@@ -205,7 +205,8 @@ def read_before_pixels(file: BinaryIO, *keywords: str) -> FileDataset:
 
     Raises ValueError for a header that exceeds the limits, and any error of pydicom.
     """
-    return _read(_frugal(file), at_pixels, tags=[Tag(keyword) for keyword in keywords])[0]
+    limited = cast(BinaryIO, _LimitedFile(file))
+    return _read(limited, at_pixels, tags=[Tag(keyword) for keyword in keywords])[0]
 
 
 class PixelValue(NamedTuple):
@@ -339,14 +340,6 @@ def _is_no_meta(tag: BaseTag, _vr: str | None, _length: int) -> bool:
     return tag.group != 2
 
 
-def _frugal(file: BinaryIO) -> BinaryIO:
-    """Wrap a file for a parser that may skip any number of bytes, but read 16 MiB at most; then reads raise ValueError.
-
-    pydicom skips a value of known length, and loads values of unknown length and nested sequences to find their ends.
-    """
-    return cast(BinaryIO, _LimitedFile(file))
-
-
 def _never(_tag: BaseTag, _vr: str | None, _length: int) -> bool:
     return False
 
@@ -399,7 +392,10 @@ class _CountedReads(_WithoutNul, io.BufferedReader):
 
 
 class _LimitedFile(_WithoutNul):
-    """The methods of a file that pydicom's parser uses, with a limit on the bytes read."""
+    """The methods of a file that pydicom's parser uses; reads of more than 16 MiB in all raise ValueError.
+
+    pydicom skips a value of known length, and loads values of unknown length and nested sequences to find their ends.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.seek, self.tell, self.name = file.seek, file.tell, str(getattr(file, "name", ""))

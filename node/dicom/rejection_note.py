@@ -16,6 +16,7 @@ from pydicom.uid import KeyObjectSelectionDocumentStorage
 from node.dicom import attributes
 from node.dicom.film_header import parse_header
 from node.dicom.question_object import class_of
+from node.dicom.sr_questions import evidence
 from node.domain import Code
 
 TITLES: Final = {
@@ -61,10 +62,6 @@ def parse(dataset: Dataset) -> RejectionNote | None:
 
 def _rejected(dataset: Dataset) -> Iterator[str]:
     """Yield the objects of the evidence that lie in the note's own study (PS3.3 C.17.2), and of the content items."""
-    own = attributes.text(dataset, "StudyInstanceUID")
-    for study in attributes.items(dataset, "CurrentRequestedProcedureEvidenceSequence"):
-        if attributes.text(study, "StudyInstanceUID") == own:
-            for series in attributes.items(study, "ReferencedSeriesSequence"):
-                yield from attributes.references(series)
+    yield from evidence(dataset, study_uid=attributes.text(dataset, "StudyInstanceUID"))
     for item in attributes.items(dataset, "ContentSequence"):  # PS3.16 TID 2010
         yield from attributes.references(item)

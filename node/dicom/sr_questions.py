@@ -167,11 +167,12 @@ def tracking(group: Dataset) -> tuple[str, str]:
     return named, uid
 
 
-def evidence(report: Dataset) -> set[str]:
-    """Return the SOP Instance UIDs of the evidence, which names studies, series and objects (PS3.3 C.17.2)."""
+def evidence(report: Dataset, *, study_uid: str | None = None) -> set[str]:
+    """Return the SOP Instance UIDs of the evidence (PS3.3 C.17.2); study_uid: of this study alone, None for all."""
     return {
         uid
         for study in attributes.items(report, "CurrentRequestedProcedureEvidenceSequence")
+        if study_uid in (None, attributes.text(study, "StudyInstanceUID"))
         for series in attributes.items(study, "ReferencedSeriesSequence")
         for uid in attributes.references(series)
     }

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -317,22 +316,15 @@ def _decoded(path: Path, film_header: FilmHeader) -> StoredPixels:
     return decoder_processes.of_this_process().decode_film(path, film_header)
 
 
-class _Depth(NamedTuple):
-    """Which bits of a stored pixel are its value: so many, behind so many others."""
-
-    bits: int
-    shift: int
-
-
-def _depth(pixels: PixelFormat) -> _Depth:
-    """Return the bits that hold the value. Raises Undecodable for impossible bits."""
+def _depth(pixels: PixelFormat) -> tuple[int, int]:
+    """Return how many bits hold the value, and behind how many others. Raises Undecodable for impossible bits."""
     bits, high, allocated = pixels.bits_stored, pixels.high_bit, pixels.bits_allocated
     if bits is None or allocated is None or allocated > _MOST_ALLOCATED or not 1 <= bits <= min(allocated, 16):
         raise Undecodable(Reason.UNDECODABLE, "the header's bit depth is none that a film has")
     shift = 0 if high is None else high + 1 - bits
     if not 0 <= shift <= allocated - bits:
         raise Undecodable(Reason.UNDECODABLE, "the header's high bit does not fit its bit depth")
-    return _Depth(bits=bits, shift=shift)
+    return bits, shift
 
 
 def _stored_picture(dataset: Dataset, film_header: FilmHeader, stored: StoredPixels) -> StoredPicture:

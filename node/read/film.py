@@ -135,11 +135,6 @@ def _called_normal(reading: Reading) -> tuple[Note, ...]:
     return (Note.CALLED_NORMAL,) if is_normal and has_finding else ()
 
 
-def _worded_severity(reading: Reading) -> tuple[Note, ...]:
-    """Note once for the film that a sentence of the network names a size or a severity."""
-    return (Note.SEVERITY_WORDED,) if findings.is_severity_worded(reading.sentences) else ()
-
-
 def film_of(
     reading: Reading,
     image: Radiograph,
@@ -152,9 +147,10 @@ def film_of(
     view: FilmView | None = None,
 ) -> Film:
     """Return the coded reading of a film; source: its SOP Instance UID; ratio: with its header's objection."""
+    worded = [Note.SEVERITY_WORDED] if findings.is_severity_worded(reading.sentences) else []
     return Film(
         source=source,
-        notes=(*notes, *_called_normal(reading), *_worded_severity(reading)),
+        notes=(*notes, *_called_normal(reading), *worded),
         columns=image.framing.columns,
         rows=image.framing.rows,
         analyzed=image.framing.analyzed,
