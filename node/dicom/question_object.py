@@ -66,11 +66,6 @@ class QuestionObject:
         return self.reference.sop_class_uid in REPORTS
 
 
-def may_be(path: Path) -> bool:
-    """Return whether a stored object is of a class that can ask; errors as in `class_of`."""
-    return class_of(path) in SOP_CLASSES
-
-
 def class_of(path: Path) -> str:
     """Return the SOP class of a stored object, "" for one that is removed, damaged, or on a bad sector.
 

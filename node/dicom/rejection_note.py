@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from pydicom.dataset import Dataset
-from pydicom.uid import KeyObjectSelectionDocumentStorage
 
 from node.dicom import attributes
 from node.dicom.film_header import parse_header
-from node.dicom.question_object import class_of
 from node.dicom.sr_questions import evidence
 from node.domain import Code
 
@@ -42,11 +39,6 @@ class RejectionNote:
     title: Code
     rejected: frozenset[str]
     header: Dataset
-
-
-def may_be(path: Path) -> bool:
-    """Return whether a stored object is a Key Object Selection Document; errors as in `question_object.class_of`."""
-    return class_of(path) == KeyObjectSelectionDocumentStorage
 
 
 def parse(dataset: Dataset) -> RejectionNote | None:

@@ -17,7 +17,7 @@ from node import log
 from node.config import QuestionsSettings
 from node.dicom import attributes, header_reading, question_object
 from node.dicom.marked_question import LeftOut, MarkedQuestion, clipped
-from node.dicom.question_object import QuestionObject
+from node.dicom.question_object import SOP_CLASSES, QuestionObject
 from node.errors import InputError, ModelLost, RetryLater, is_of_disk, reason_of
 from node.jobs import answer_steps
 from node.jobs.question_answerer import QuestionAnswerer
@@ -71,7 +71,7 @@ def take(spool: Spool, study_uid: str, *, settings: QuestionsSettings, run_objec
 def _candidates(spool: Spool, study_uid: str) -> Iterator[Instance]:
     covered = rounds.covered(spool.rounds(study_uid))
     for instance in spool.instances(study_uid):
-        if instance.path.name not in covered and question_object.may_be(instance.path):
+        if instance.path.name not in covered and question_object.class_of(instance.path) in SOP_CLASSES:
             yield instance
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 from models.contract import Box
 from node.cardiothoracic_ratio import MeasuredLine
-from node.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +70,6 @@ class Framing:
         left, right = _visible(left, right, size=self.columns)
         top, bottom = _visible(top, bottom, size=self.rows)
         return Box(left=left, top=top, right=right, bottom=bottom)
-
-    def check(self, box: Box) -> None:
-        """Raise InputError for a box that leaves the stored film."""
-        if (reason := leaving(box, columns=self.columns, rows=self.rows)) is not None:
-            raise InputError(reason)
 
     def line_to_image(self, *, left: float, right: float, height: float) -> MeasuredLine:
         """Map a horizontal line of the upright square, 0..1, to the stored film, where it may be vertical."""

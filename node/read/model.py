@@ -40,7 +40,7 @@ from node.errors import InputError, ModelLost, ReaderFailed
 from node.prompt_set import PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square
-from node.read.framing import Framing
+from node.read.framing import Framing, leaving
 from node.read.prompt_names import NamedPrompt, named, refusal, unasked_place
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def check_questions(questions: Iterable[Question], framing: Framing, prompts: Pr
     for question in questions:
         if question.is_blank:
             raise InputError("the prompt of a question must not be blank; write what to look for")
+        reason = None
         if question.box is not None:
-            framing.check(question.box)
-        if question.prompt is None:
-            continue
-        reason = refusal(question.prompt, prompts)
-        if reason is None and question.box is None:
-            reason = unasked_place(question.prompt, prompts)
+            reason = leaving(question.box, columns=framing.columns, rows=framing.rows)
+        if reason is None and question.prompt is not None:
+            reason = refusal(question.prompt, prompts)
+            if reason is None and question.box is None:
+                reason = unasked_place(question.prompt, prompts)
         if reason is not None:
             raise InputError(reason)
 

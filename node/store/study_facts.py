@@ -15,7 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from pydicom.uid import KeyObjectSelectionDocumentStorage
+
 from node.dicom import header_reading, rejection_note
+from node.dicom.question_object import class_of
 from node.dicom.rejection_note import RejectionNote
 from node.domain import Film
 from node.errors import InputError, Undecodable
@@ -107,7 +110,7 @@ def notes_among(paths: Iterable[Path]) -> dict[str, RejectionNote]:
     """Return the rejection notes among received objects, by file name; a damaged object is skipped."""
     notes = {}
     for path in paths:
-        if not (rejection_note.may_be(path) and received.is_intact(path)):
+        if class_of(path) != KeyObjectSelectionDocumentStorage or not received.is_intact(path):
             continue
         try:
             note = rejection_note.parse(header_reading.read_header(path))
