@@ -8,7 +8,7 @@ stored film.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,6 @@ from models import contract, errors
 from models.contract import (
     Answer,
     Box,
-    Fallback,
     FilmReading,
     FindingState,
     Question,
@@ -217,11 +216,6 @@ class RadiographReader:
     gray: the gray values that it needs, `voi` or `mimic_jpg` (design §4)
     ages: in completed years, that the model is for; None for any
     """
-
-    gray: str
-    ages: Container[int] | None
-    fallbacks: Sequence[Fallback]
-    identity: ModelIdentity
 
     def __init__(
         self,
