@@ -21,20 +21,13 @@ EVERY: Final = 100
 """Of this many films one is read by the network on the CPU as well."""
 
 
-def prove(engine: Engine, reference: Engine, sizes: NetworkSizes, *, allowed: Tolerance) -> dict[str, StageDifference]:
-    """Read drawn films with an engine and the reference. Returns the differences."""
-    return compare_readings(reference, engine, sizes, films=FILMS, allowed=allowed)
-
-
 def proven(engine: Engine, reference: Engine, sizes: NetworkSizes, *, allowed: Tolerance, where: str) -> WatchedEngine:
-    """Prove an engine and return it watched. Raises EngineUnavailable as `require`."""
-    stages = prove(engine, reference, sizes, allowed=allowed)
-    require(stages, where=where)
-    return WatchedEngine(engine, reference, allowed=allowed, stages=stages)
+    """Read drawn films with an engine and the reference, and return the engine watched.
 
-
-def require(stages: dict[str, StageDifference], *, where: str) -> None:
-    """Raise EngineUnavailable if an engine is not proven; where: the engine and its device."""
+    where: the engine and its device
+    Raises EngineUnavailable if it is not proven.
+    """
+    stages = compare_readings(reference, engine, sizes, films=FILMS, allowed=allowed)
     if not agree(stages):
         told = "; ".join(
             f"{name} {stage.max_abs:.1e}, allowed {stage.tolerance:.1e}"
@@ -45,6 +38,7 @@ def require(stages: dict[str, StageDifference], *, where: str) -> None:
             "not_proven",
             f"{where} differs from the network: {told}; another driver or version may do, or the next engine",
         )
+    return WatchedEngine(engine, reference, allowed=allowed, stages=stages)
 
 
 class WatchedEngine:

@@ -1,9 +1,8 @@
 """Built engines on disk: `<graph hash>-<gpu>-<version>.engine`; each is used only intact and for what it was built for.
 
 A file is written under a temporary name and renamed, so it exists completely or not at all. Its first line names what
-it was built for, the SHA-256 of the rest, and how far the engine was from the network with each driver; if anything but
-the last differs, or the runtime cannot load it, the engine is built again. An engine is never refitted, because it is
-not certain that it fits other weights.
+it was built for, and the SHA-256 of the rest; if anything differs, or the runtime cannot load it, the engine is built
+again. An engine is never refitted, because it is not certain that it fits other weights.
 """
 
 from __future__ import annotations
@@ -14,46 +13,17 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol, TypeVar
 from uuid import uuid4
 
-from models.contract import StageDifference
 from models.engines import EngineUnavailable
 from models.engines.staged_engine import RANGES
 from models.files import beside
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverProof:
-    """How far an engine was from the network with a driver, by stage."""
-
-    driver: str
-    stages: Mapping[str, StageDifference]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every difference is within its tolerance."""
-        return all(stage.passed for stage in self.stages.values())
-
-    @property
-    def share(self) -> float:
-        """The largest difference as a share of its tolerance."""
-        return max((stage.share for stage in self.stages.values()), default=0.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineHead:
-    """The header of an engine file: the name of its graph, its target, and its proofs."""
-
-    name: str
-    gpu: str
-    version: str
-    proofs: tuple[DriverProof, ...]
 
 
 class Compiler(Protocol[T_co]):
@@ -67,11 +37,8 @@ class Compiler(Protocol[T_co]):
     def version(self) -> str:
         """The runtime's version; an engine of another version cannot be used."""
 
-    def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
-        """Build an engine. Returns it, and timings that make the next build faster.
-
-        Raises EngineUnavailable with all errors that the runtime reports about the graph.
-        """
+    def build(self, graph: bytes) -> bytes:
+        """Build an engine. Raises EngineUnavailable with all errors that the runtime reports about the graph."""
 
     def load(self, engine: bytes) -> T_co:
         """Load an engine. Raises EngineUnavailable with all errors that the runtime reports."""
@@ -91,7 +58,7 @@ class EngineFiles:
         """
         content = graph.read_bytes()
         path = self.path(content, compiler)
-        facts = _facts(compiler) | {"name": graph.name, "graph": hashlib.sha256(content).hexdigest()}
+        facts = _facts(compiler) | {"graph": hashlib.sha256(content).hexdigest()}
         kept = _read(path, facts)
         try:
             if kept is not None:
@@ -105,33 +72,12 @@ class EngineFiles:
         """Return the path of a graph's engine (design §4)."""
         return self._folder / f"{hashlib.sha256(graph).hexdigest()}-{_device(compiler)}.engine"
 
-    def proof(self, graph: Path, compiler: Compiler[T], *, driver: str) -> dict[str, StageDifference] | None:
-        """Return how far a graph's engine was from the network with this driver; None if that was not measured."""
-        head = _head(self.path(graph.read_bytes(), compiler))
-        proof = next((proof for proof in head.proofs if proof.driver == driver), None) if head is not None else None
-        return None if proof is None else dict(proof.stages)
-
-    def keep_proof(self, graph: Path, compiler: Compiler[T], proof: DriverProof) -> None:
-        """Write it into the first line of the engine's file; a folder that is not writable keeps none."""
-        path = self.path(graph.read_bytes(), compiler)
-        with suppress(OSError, ValueError):
-            line, _, content = path.read_bytes().partition(b"\n")
-            head = json.loads(line)
-            kept = {
-                **head.get("proofs", {}),
-                proof.driver: {name: asdict(stage) for name, stage in proof.stages.items()},
-            }
-            _write_file(path, {**head, "proofs": kept}, content)
-
     def _build(self, graph: bytes, compiler: Compiler[T], path: Path, facts: Mapping[str, object]) -> bytes:
-        timings = self._folder / f"timings-{_device(compiler)}.cache"
         with self._writing():
             _try_to_write(self._folder)
-        engine, learned = compiler.build(graph, timings=_read(timings, _facts(compiler)) or b"")
+        engine = compiler.build(graph)
         with self._writing():
             _write(path, facts, engine)
-        with suppress(OSError):  # without them only the next build takes longer
-            _write(timings, _facts(compiler), learned)
         return engine
 
     @contextmanager
@@ -142,25 +88,6 @@ class EngineFiles:
         except OSError as error:
             message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder that the node may write to"
             raise EngineUnavailable("not_built", message) from error
-
-
-def read_heads(folder: Path) -> list[EngineHead]:
-    """Read the first lines of all engine files in a folder, without the engines. Other files are left out."""
-    heads = (_head(path) for path in sorted(folder.glob("*.engine")))
-    return sorted((head for head in heads if head is not None), key=lambda head: (head.gpu, head.name, head.version))
-
-
-def _head(path: Path) -> EngineHead | None:
-    try:
-        with path.open("rb") as file:
-            found = json.loads(file.readline())
-        proofs = tuple(
-            DriverProof(driver=driver, stages={name: StageDifference(**stage) for name, stage in stages.items()})
-            for driver, stages in found.get("proofs", {}).items()
-        )
-        return EngineHead(name=found["name"], gpu=found["gpu"], version=found["version"], proofs=proofs)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 def _facts(compiler: Compiler[T]) -> dict[str, object]:
@@ -181,9 +108,6 @@ def _read(path: Path, facts: Mapping[str, object]) -> bytes | None:
         claimed = json.loads(line)
     except (OSError, ValueError):
         return None
-    if not isinstance(claimed, dict):
-        return None
-    claimed.pop("proofs", None)
     return content if claimed == {**facts, "sha256": hashlib.sha256(content).hexdigest()} else None
 
 
@@ -196,10 +120,7 @@ def _try_to_write(folder: Path) -> None:
 
 
 def _write(path: Path, facts: Mapping[str, object], content: bytes) -> None:
-    _write_file(path, {**facts, "sha256": hashlib.sha256(content).hexdigest()}, content)
-
-
-def _write_file(path: Path, head: Mapping[str, object], content: bytes) -> None:
     """Write a file atomically. Another process may write the same file, so each uses its own temporary file."""
+    head = {**facts, "sha256": hashlib.sha256(content).hexdigest()}
     with beside(path, mark=f".{uuid4().hex}") as aside:
         aside.write_bytes(json.dumps(head, sort_keys=True).encode() + b"\n" + content)

@@ -1,4 +1,4 @@
-"""Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use PyTorch's memory and one stream.
+"""Float16 graphs in TensorRT, and the generator in PyTorch on the same GPU; both use one stream.
 
 Networks are strongly typed: the graph determines what is float16 and what is float32. TensorRT's errors are collected
 and raised together, because it would print them on standard output, which belongs to the log. Inputs and outputs
@@ -8,6 +8,7 @@ which is small.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -15,15 +16,14 @@ from typing import Final
 import numpy as np
 import tensorrt as trt
 import torch
-from torch import Tensor
 
 from models.engines import EngineUnavailable, FloatArray
-from models.engines.comparison import FLOAT16, agree
-from models.engines.device_proof import WatchedEngine, prove, require
+from models.engines.comparison import FLOAT16
+from models.engines.device_proof import WatchedEngine, proven
 from models.engines.devices import Gpu
-from models.engines.engine_files import DriverProof, EngineFiles
+from models.engines.engine_files import EngineFiles
 from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_graphs
-from models.engines.staged_engine import RANGES, Inputs, Range, in_parts
+from models.engines.staged_engine import RANGES, Inputs, Range
 from models.engines.torch_engine import in_turns, open_gpu_writer, open_torch
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
@@ -43,59 +43,35 @@ def open_tensorrt(
     Raises EngineUnavailable if TensorRT cannot build or load an engine, or if one differs from the network here.
     """
     require_graphs(directory, "float16")
-    compiler, files, memory = TensorRtCompiler(gpu), EngineFiles(engines), SharedMemory(gpu)
-    paths = {stage: graph_path(directory, stage, "float16") for stage in FLOAT16_STAGES}
-    graphs = {stage: Graph(files.open(path, compiler), gpu, memory) for stage, path in paths.items()}
-    reference, run = open_torch(directory, threads=threads), in_parts(lambda stage, given: graphs[stage].run(given))
-    engine = in_turns(
-        "tensorrt",
-        run=lambda stage, inputs: run(stage, inputs) if stage in graphs else reference.run_stage(stage, inputs),
-        write=open_gpu_writer(directory, gpu=gpu, precision=precision),
-    )
-    proofs = {stage: files.proof(path, compiler, driver=gpu.driver) for stage, path in paths.items()}
-    stages = {name: stage for proof in proofs.values() if proof for name, stage in proof.items()}
-    if not (all(proofs.values()) and agree(stages)):
-        # All anew: each stage goes on with the numbers of the one before it.
-        found = prove(engine, reference, read_manifest(directory).sizes, allowed=FLOAT16)
-        stages = {}
-        for stage, path in paths.items():
-            own = {name: difference for name, difference in found.items() if name.partition(".")[0] == stage}
-            files.keep_proof(path, compiler, DriverProof(driver=gpu.driver, stages=own))
-            stages |= own
-    require(stages, where=f"TensorRT {compiler.version} on {gpu.name} with driver {gpu.driver}")
-    return WatchedEngine(engine, reference, allowed=FLOAT16, stages=stages)
+    compiler, files = TensorRtCompiler(gpu), EngineFiles(engines)
+    graphs = {
+        stage: Graph(files.open(graph_path(directory, stage, "float16"), compiler), gpu) for stage in FLOAT16_STAGES
+    }
+    reference = open_torch(directory, threads=threads)
 
+    def run(stage: str, inputs: Inputs) -> Sequence[FloatArray]:
+        return graphs[stage].run(inputs) if stage in graphs else reference.run_stage(stage, inputs)
 
-class SharedMemory:
-    """One piece of memory for the work of all engines, which run one after another on one stream. It grows on demand.
-
-    TensorRT alone would keep one for each engine, sized for the most films and prompts that it takes.
-    """
-
-    def __init__(self, gpu: Gpu) -> None:
-        self._gpu = gpu
-        self._held: Tensor | None = None
-
-    def at_least(self, size: int) -> Tensor:
-        """Return memory of this many bytes or more."""
-        if self._held is None or self._held.nbytes < size:
-            self._held = None  # first: the old piece and the new one need not fit together
-            self._held = self._gpu.empty((max(size, 1),), torch.uint8)
-        return self._held
+    write = open_gpu_writer(directory, gpu=gpu, precision=precision)
+    engine = in_turns("tensorrt", run=run, write=write, most=dict.fromkeys(graphs, RANGES["film"].most))
+    where = f"TensorRT {compiler.version} on {gpu.name} with driver {gpu.driver}"
+    return proven(engine, reference, read_manifest(directory).sizes, allowed=FLOAT16, where=where)
 
 
 class Graph:
-    """An engine with its context. One call at a time (`StagedEngine`); every call sets shapes, addresses and memory."""
+    """An engine with its context. One call at a time (`StagedEngine`); every call sets shapes and addresses."""
 
-    def __init__(self, engine: trt.ICudaEngine, gpu: Gpu, memory: SharedMemory) -> None:
+    def __init__(self, engine: trt.ICudaEngine, gpu: Gpu) -> None:
+        """Raise EngineUnavailable if the GPU has no memory for the engine's work."""
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         modes = {name: engine.get_tensor_mode(name) for name in names}
         self._inputs = {name: _type(engine, name) for name in names if modes[name] == trt.TensorIOMode.INPUT}
         self._outputs = {name: _type(engine, name) for name in names if modes[name] == trt.TensorIOMode.OUTPUT}
         self._engine = engine
-        self._context = engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
+        self._context = engine.create_execution_context()
+        if self._context is None:
+            raise EngineUnavailable("not_loaded", f"the memory of {gpu.name} is full; let no other process use it")
         self._gpu = gpu
-        self._memory = memory
 
     def run(self, inputs: Inputs) -> list[FloatArray]:
         """Run on inputs by name. Returns the outputs in the graph's order."""
@@ -108,8 +84,6 @@ class Graph:
             made = {name: self._gpu.empty(self._shape(name), dtype) for name, dtype in self._outputs.items()}
             for name, tensor in (given | made).items():
                 self._context.set_tensor_address(name, tensor.data_ptr())
-            memory = self._memory.at_least(self._context.update_device_memory_size_for_shapes())
-            self._context.set_device_memory(memory.data_ptr(), memory.nbytes)
             if not self._context.execute_async_v3(self._gpu.stream):
                 raise DeviceError("TensorRT could not run an engine; see the driver's log (nvidia-smi, dmesg)")
             # On the same stream, so the copy waits for the engine.
@@ -162,9 +136,9 @@ class TensorRtCompiler:
         """See `Compiler`."""
         return str(trt.__version__)
 
-    def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
+    def build(self, graph: bytes) -> bytes:
         """See `Compiler`."""
-        return build_engine(graph, timings=timings, log=self._log)
+        return build_engine(graph, log=self._log)
 
     def load(self, engine: bytes) -> trt.ICudaEngine:
         """See `Compiler`."""
@@ -193,7 +167,7 @@ class ErrorLog(trt.ILogger):  # type: ignore[misc]  # TensorRT has no type infor
         return "; ".join(lines)
 
 
-def build_engine(graph: bytes, *, timings: bytes, log: ErrorLog) -> tuple[bytes, bytes]:
+def build_engine(graph: bytes, *, log: ErrorLog) -> bytes:
     """Build an engine of a float16 graph, as `Compiler.build` does; TensorRT-RTX needs no GPU for it."""
     log.take()
     try:
@@ -208,13 +182,11 @@ def build_engine(graph: bytes, *, timings: bytes, log: ErrorLog) -> tuple[bytes,
     config = builder.create_builder_config()
     # What the graph keeps in float32 must stay float32: TF32 has the ten bits of float16.
     config.clear_flag(trt.BuilderFlag.TF32)
-    config.set_timing_cache(config.create_timing_cache(timings), False)
     config.add_optimization_profile(_profile(builder, network))
     engine = builder.build_serialized_network(network, config)
     if engine is None:
         raise EngineUnavailable("not_built", f"TensorRT could not build the engine: {log.take()}")
-    cache = config.get_timing_cache()
-    return bytes(engine), bytes(cache.serialize()) if cache is not None else b""
+    return bytes(engine)
 
 
 def _profile(builder: trt.Builder, network: trt.INetworkDefinition) -> trt.IOptimizationProfile:

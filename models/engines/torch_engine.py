@@ -65,10 +65,12 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
     return proven(engine, reference, network.sizes, allowed=GPU_FLOAT32, where=where)
 
 
-def in_turns(name: str, *, run: RunStage, write: Write) -> StagedEngine:
-    """Return an engine on a GPU, whose stages and sentences take turns."""
+def in_turns(name: str, *, run: RunStage, write: Write, most: Most = UNLIMITED) -> StagedEngine:
+    """Return an engine on a GPU, whose stages and sentences take turns; most: films of a call, by stage."""
     turns = Turns()
-    return StagedEngine(name, run=run, write=lambda features: turns.call(lambda: write(features)), calls=turns)
+    return StagedEngine(
+        name, run=run, write=lambda features: turns.call(lambda: write(features)), calls=turns, most=most
+    )
 
 
 def cpu_name(engine: str, sentences: Precision) -> str:

@@ -30,7 +30,7 @@ from node.jobs import processes
 from node.jobs.processes import ProcessState
 from node.prompt_set import PromptSet
 from node.read import prompts
-from node.read.engines import read_engine_files, read_gpu
+from node.read.engines import read_gpu
 from node.read.manifest import not_calibrated, read_film_rule
 from node.read.model import RadiographReader, check_files, open_configured
 from node.service.model import refusal
@@ -220,7 +220,7 @@ def check_model(settings: Settings) -> Iterator[Check]:
         yield note(f"{_MODEL} thresholds", text)
     yield from _parity(reader)
     if model.reader == CHEX and model.engine in GPU_ENGINES:
-        yield from _gpu(settings.storage.directory / "engines")
+        yield _gpu()
 
 
 def _fallback_reason(fallback: Fallback) -> str:
@@ -250,21 +250,12 @@ def _parity(reader: RadiographReader) -> Iterator[Check]:
         yield ok(f"{_MODEL} graphs", f"are proven; they use at most {share:.0%} of the tolerance")
 
 
-def _gpu(folder: Path) -> Iterator[Check]:
-    """Report GPU and driver, and every engine file with its proofs."""
+def _gpu() -> Check:
+    """Report GPU and driver."""
     found = read_gpu()
     if found is None:
-        yield note(f"{_MODEL} GPU", "PyTorch finds none")
-    else:
-        yield ok(f"{_MODEL} GPU", f"{found[0]}, driver {found[1]}")
-    for file in read_engine_files(folder):
-        proofs = "; ".join(
-            f"driver {proof.driver}: {'proven' if proof.passed else 'NOT PROVEN'}, {proof.share:.0%} of the tolerance"
-            for proof in sorted(file.proofs, key=lambda proof: proof.driver)
-        )
-        line = f"{file.name} for {file.gpu}, TensorRT {file.version}: {proofs or 'not proven on any driver yet'}"
-        is_good = bool(file.proofs) and all(proof.passed for proof in file.proofs)
-        yield (ok if is_good else note)(f"{_MODEL} engine file", line)
+        return note(f"{_MODEL} GPU", "PyTorch finds none")
+    return ok(f"{_MODEL} GPU", f"{found[0]}, driver {found[1]}")
 
 
 def check_audit(settings: Settings) -> Iterator[Check]:

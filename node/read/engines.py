@@ -1,17 +1,12 @@
-"""The network's engines, beside readings: their GPU, their files on disk, and a question that nobody waits for."""
+"""The network's engines, beside readings: their GPU, and a question that nobody waits for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from models.errors import Abandoned
 from node.errors import AskerGone
-
-if TYPE_CHECKING:
-    from models.engines.engine_files import EngineHead
 
 
 def read_gpu() -> tuple[str, str] | None:
@@ -24,13 +19,6 @@ def read_gpu() -> tuple[str, str] | None:
     except EngineUnavailable:
         return None
     return gpu.name, gpu.driver
-
-
-def read_engine_files(folder: Path) -> list[EngineHead]:
-    """Read the metadata of the TensorRT engines in a folder, without opening them."""
-    from models.engines.engine_files import read_heads
-
-    return read_heads(folder)
 
 
 @contextmanager

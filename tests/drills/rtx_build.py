@@ -25,11 +25,11 @@ def main(paths: list[str]) -> None:
     from models.engines.tensorrt_engine import ErrorLog, build_engine
 
     built: dict[str, dict[str, object]] = {}
-    log, timings = ErrorLog(), b""
+    log = ErrorLog()
     for path in map(Path, paths):
         began = time.monotonic()
         try:
-            engine, timings = build_engine(path.read_bytes(), timings=timings, log=log)
+            engine = build_engine(path.read_bytes(), log=log)
         except EngineUnavailable as error:
             built[path.name] = {"reason": error.reason, "error": str(error)}
             continue

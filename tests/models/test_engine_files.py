@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from models.contract import StageDifference
 from models.engines import EngineUnavailable
-from models.engines.engine_files import Compiler, DriverProof, EngineFiles, read_heads
+from models.engines.engine_files import Compiler, EngineFiles
 
 
 @dataclass
@@ -24,14 +23,12 @@ class FakeCompiler:
     refused: tuple[bytes, ...] = ()
     broken: bool = False
     built: list[bytes] = field(default_factory=list)
-    timings: list[bytes] = field(default_factory=list)
 
-    def build(self, graph: bytes, *, timings: bytes) -> tuple[bytes, bytes]:
+    def build(self, graph: bytes) -> bytes:
         if self.broken:
             raise EngineUnavailable("not_built", "no")
         self.built.append(graph)
-        self.timings.append(timings)
-        return b"engine of\n" + graph, b"learned %d" % len(self.built)
+        return b"engine of\n" + graph
 
     def load(self, engine: bytes) -> str:
         if engine in self.refused:
@@ -167,43 +164,11 @@ def test_builds_at_the_same_time_leave_one_good_file(graph: Path, folder: Path) 
     assert compiler.built == []
 
 
-PROOF = DriverProof(driver="580.95.05", stages={"find.boxes": StageDifference(max_abs=1e-4, tolerance=2e-3)})
-
-
-def test_a_proof_is_kept_for_each_driver_beside_the_engine(graph: Path, folder: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"no\n", b"[]\n", b'{"gpu": 1}\n', b"\xff\n"])
+def test_a_file_that_is_no_engine_is_built_again(graph: Path, folder: Path, content: bytes) -> None:
     files, compiler = EngineFiles(folder), FakeCompiler()
     files.open(graph, compiler)
-    assert files.proof(graph, compiler, driver="580.95.05") is None
-
-    files.keep_proof(graph, compiler, PROOF)
-    files.keep_proof(graph, compiler, replace(PROOF, driver="590.44.01"))
+    only_engine(folder).write_bytes(content)
 
     assert files.open(graph, compiler) == "engine of\na graph"
-    assert compiler.built == [b"a graph"]
-    assert files.proof(graph, compiler, driver="580.95.05") == PROOF.stages
-    assert files.proof(graph, compiler, driver="other") is None
-    (head,) = read_heads(folder)
-    assert (head.name, head.gpu, head.version) == ("find.float16.onnx", compiler.gpu, compiler.version)
-    assert [(proof.driver, proof.passed, proof.share) for proof in head.proofs] == [
-        ("580.95.05", True, 0.05),
-        ("590.44.01", True, 0.05),
-    ]
-
-
-def test_an_engine_that_is_built_again_has_no_proof(graph: Path, folder: Path) -> None:
-    files, compiler = EngineFiles(folder), FakeCompiler()
-    files.open(graph, compiler)
-    files.keep_proof(graph, compiler, PROOF)
-    damage(only_engine(folder), place=-1)
-    files.open(graph, compiler)
-
-    assert files.proof(graph, compiler, driver=PROOF.driver) is None
-
-
-def test_files_that_are_no_engines_have_no_head(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    for name, content in (("a", b""), ("b", b"no\n"), ("c", b"[]\n"), ("d", b'{"gpu": 1}\n'), ("e", b"\xff\n")):
-        (folder / f"{name}.engine").write_bytes(content)
-
-    assert read_heads(folder) == []
-    assert read_heads(folder / "missing") == []
+    assert len(compiler.built) == 2

@@ -13,8 +13,6 @@ from typing import TypeVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
@@ -26,7 +24,7 @@ from models.engines.device_proof import EVERY, WatchedEngine
 from models.engines.devices import CPU, device_errors, driver_version
 from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
-from models.engines.staged_engine import RANGES, Inputs, StagedEngine, in_parts
+from models.engines.staged_engine import RANGES, Inputs, StagedEngine
 from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
 from models.errors import DeviceError, DeviceLost, ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
@@ -292,33 +290,6 @@ def test_ranges_hold_what_the_reader_asks() -> None:
     assert RANGES["prompt"].usual == len(chexpert)
     assert RANGES["prompt"].most >= 60
     assert RANGES["film"].usual == 1
-
-
-@given(count=st.integers(1, 200))
-def test_parts_are_joined_in_their_order(count: int) -> None:
-    run = Doubling()
-    given = np.arange(2 * count, dtype=np.float32).reshape(count, 2)
-
-    doubled, first = in_parts(run)("encode_image", {"x": given})
-
-    most = RANGES["film"].most
-    assert np.array_equal(first, given) and np.array_equal(doubled, 2 * given)
-    assert max(run.counts) <= most
-    assert len(run.counts) == -(-count // most)
-
-
-@pytest.mark.parametrize(("stage", "axis"), [("find", "prompt"), ("describe", "box")])
-def test_more_prompts_than_an_engine_takes_are_refused(stage: str, axis: str) -> None:
-    most = RANGES[axis].most
-    run = in_parts(Doubling())
-
-    def asked(count: int) -> Inputs:
-        inputs = {name: np.zeros((9, count, 3), np.float32) for name in ("boxes", "prompts", "prompted")}
-        return {"patches": np.zeros((9, 2), np.float32), **inputs}
-
-    run(stage, asked(most))
-    with pytest.raises(ModelError, match=f"{most + 1} {axis} inputs in one call"):
-        run(stage, asked(most + 1))
 
 
 def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: Path) -> None:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from models.contract import StageDifference
 from models.engines import EngineUnavailable
-from models.engines.engine_files import DriverProof, EngineFiles
+from models.engines.engine_files import EngineFiles
 from node import config
 from node.check_result import Check, CheckState, run_check
 from node.commands.doctor import NOWHERE, check_database, check_model, check_ports, check_storage
@@ -226,26 +225,3 @@ def test_an_engine_that_is_not_built_yet_is_not_built_by_a_look(tmp_path: Path) 
 
     assert unavailable.value.reason == "not_built"
     assert compiler.built == []
-
-
-def test_every_engine_file_is_told_with_its_proofs(tmp_path: Path, phantom_model: Path) -> None:
-    settings = with_model(tmp_path, phantom_model, engine="tensorrt")
-    files, compiler = EngineFiles(settings.storage.directory / "engines"), FakeCompiler()
-    for stage, found in (("describe", None), ("encode_image", 1e-2), ("find", 1e-3)):
-        graph = tmp_path / f"{stage}.float16.onnx"
-        graph.write_text(stage)
-        files.open(graph, compiler)
-        if found is not None:
-            proof = {stage: StageDifference(max_abs=found, tolerance=2e-3)}
-            files.keep_proof(graph, compiler, DriverProof(driver="580.95.05", stages=proof))
-
-    told = [check for check in checked(settings) if check.name == "model engine file"]
-
-    assert [(check.state, check.message) for check in told] == [
-        (state, f"{stage}.float16.onnx for NVIDIA H100 80GB HBM3, TensorRT 11.4.0.106: {proof}")
-        for state, stage, proof in (
-            (CheckState.NOTE, "describe", "not proven on any driver yet"),
-            (CheckState.NOTE, "encode_image", "driver 580.95.05: NOT PROVEN, 500% of the tolerance"),
-            (CheckState.OK, "find", "driver 580.95.05: proven, 50% of the tolerance"),
-        )
-    ]
