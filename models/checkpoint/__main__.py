@@ -45,17 +45,18 @@ def main(arguments: list[str]) -> int:
 
 def _bring(options: argparse.Namespace) -> Imported:
     from models import progress
-    from models.checkpoint.importer import ImportOptions, bring
+    from models.checkpoint.importer import bring
 
-    wanted = ImportOptions(
-        name=options.name,
-        version=options.model_version,
-        gpt2_heads=options.gpt2_heads,
-        rest=options.rest,
-        seed=options.seed,
-    )
     with progress.on(sys.stderr) as report:
-        return bring(options.source, options.directory, wanted, report=report)
+        return bring(
+            options.source,
+            options.directory,
+            name=options.name,
+            version=options.model_version,
+            gpt2_heads=options.gpt2_heads,
+            rest=options.rest,
+            report=report,
+        )
 
 
 def _finish(imported: Imported, options: argparse.Namespace) -> int:
@@ -113,9 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--gpt2-heads", type=int, metavar="N", help="of a GPT-2 that is not the published one")
     parser.add_argument(
         "--rest", type=Path, metavar="DIR", help="the model directory that gives what CheXzero or GPT-2 do not hold"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="of the random weights without --rest; default: %(default)s"
     )
     parser.add_argument(
         "--export",

@@ -109,6 +109,8 @@ _ROWS = {
     "generator.tokens.weight": PUBLISHED_SIZES.generator.vocabulary,
 }
 _PIECE = 1 << 24
+_SEED = 1
+"""The seed of the weights that are drawn at random."""
 
 
 def check_behavior(contents: Contents) -> None:
@@ -230,7 +232,6 @@ class Network:
     shapes: Mapping[str, tuple[int, ...]]
     state: Mapping[str, Tensor]
     origins: Mapping[str, str]
-    seed: int
 
     @property
     def parameters(self) -> int:
@@ -243,7 +244,7 @@ class Network:
             if name in self.state:
                 yield from _pieces(name, self.state[name], origin=self.origins[part_of(name)])
             else:
-                yield from draw(name, shape, seed=self.seed)
+                yield from draw(name, shape, seed=_SEED)
 
 
 def origin_of(manifest: Manifest) -> str:
@@ -256,7 +257,7 @@ def part_of(name: str) -> str:
     return next(part for part in PARTS if name.startswith(f"{part}."))
 
 
-def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None, seed: int) -> Network:
+def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_heads: int | None) -> Network:
     """Assemble a network.
 
     place: the name of the source among the origins; generator_heads: heads of GPT-2, if --gpt2-heads gives it
@@ -275,11 +276,11 @@ def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_hea
     if rest is not None:
         _check_rest(rest, shapes, taken=state)
         state = {**rest.state, **state}
-    origins = {part: f"{UNTRAINED}, seed {seed}" for part in PARTS}
+    origins = {part: f"{UNTRAINED}, seed {_SEED}" for part in PARTS}
     if rest is not None:
         origins = {part: rest.manifest.origins.get(part, origin_of(rest.manifest)) for part in PARTS}
     origins |= dict.fromkeys(_PARTS_OF[contents.kind], place)
-    return Network(sizes=sizes, shapes=shapes, state=state, origins=origins, seed=seed)
+    return Network(sizes=sizes, shapes=shapes, state=state, origins=origins)
 
 
 def _sizes(

@@ -45,20 +45,6 @@ _NAME_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
-    """The options of an import; None: as the source says.
-
-    rest: the model directory that provides what the source lacks; otherwise it is drawn from `seed`
-    """
-
-    name: str | None = None
-    version: str | None = None
-    gpt2_heads: int | None = None
-    rest: Path | None = None
-    seed: int = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
     """The result of an import; step: the training step, if the source gives it."""
 
@@ -72,28 +58,38 @@ class Imported:
     weights_sha256: str
 
 
-def bring(source: Path, directory: Path, options: ImportOptions, *, report: ProgressReport) -> Imported:
+def bring(
+    source: Path,
+    directory: Path,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    gpt2_heads: int | None = None,
+    rest: Path | None = None,
+    report: ProgressReport,
+) -> Imported:
     """Turn a published checkpoint into a model directory.
 
+    name, version, gpt2_heads: None for what the source says
+    rest: the model directory that provides what the source lacks; otherwise it is drawn at random
     Raises ModelError if the source or an option is wrong, OSError if a file cannot be written. Neither leaves files
     behind.
     """
     _check_place(directory)
-    for option, text in (("--name", options.name), ("--model-version", options.version)):
+    for option, text in (("--name", name), ("--model-version", version)):
         if text is not None:
             _check_label(option, text)
-    rest = open_rest(options.rest) if options.rest is not None else None
+    other = open_rest(rest) if rest is not None else None
     with new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
         found = find(source, work=Path(work), report=report)
         content = open_weights(found.path, place=found.place, report=report)
         with _naming(found.place):
             contents = recognize(content, path=found.path)
-            if contents.kind == "ChEX" and rest is not None:
+            if contents.kind == "ChEX" and other is not None:
                 raise ModelError("it holds a whole ChEX network; leave --rest out")
-            network = assemble(
-                contents, place=found.place, rest=rest, generator_heads=options.gpt2_heads, seed=options.seed
-            )
-        manifest = _manifest(found.place, _labels(found, contents, options), network, rest=rest)
+            network = assemble(contents, place=found.place, rest=other, generator_heads=gpt2_heads)
+        labels = _labels(found, contents, name=name, version=version)
+        manifest = _manifest(found.place, labels, network, rest=other)
         weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
         complete(aside, manifest, card=_card(manifest, found, contents, network))
     return Imported(
@@ -150,13 +146,14 @@ def open_rest(directory: Path) -> Rest:
     return Rest(manifest=replace(manifest, views=None, sizes=replace(manifest.sizes, views=None)), state=state)
 
 
-def _labels(found: Found, contents: Contents, options: ImportOptions) -> tuple[str, str]:
-    """Return the name and the version of the model."""
+def _labels(found: Found, contents: Contents, *, name: str | None, version: str | None) -> tuple[str, str]:
+    """Return the name and the version of the model: those that were given, or what the source says."""
     defaults = {"ChEX": found.model or "chex", "CheXzero": "chex-with-chexzero", "GPT-2": "chex-with-gpt2"}
-    version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
-    name = defaults[contents.kind][:_NAME_LENGTH] if options.name is None else options.name
+    name = defaults[contents.kind][:_NAME_LENGTH] if name is None else name
     _check_label("--name", name)
-    return name, version if options.version is None else options.version
+    if version is None:
+        version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
+    return name, version
 
 
 def counted(network: Network, report: ProgressReport) -> Iterator[FloatArray]:

@@ -96,7 +96,7 @@ def _network(first: Rest, second: Rest) -> Network:
     state = {name: (second if part_of(name) in _OF_TEXT else first).state[name] for name in shapes}
     givers = {part: (second if part in _OF_TEXT else first).manifest for part in PARTS}
     origins = {part: giver.origins.get(part, origin_of(giver)) for part, giver in givers.items()}
-    return Network(sizes=sizes, shapes=shapes, state=state, origins=origins, seed=0)
+    return Network(sizes=sizes, shapes=shapes, state=state, origins=origins)
 
 
 def _card(manifest: Manifest, network: Network) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypedDict
@@ -254,9 +253,7 @@ def sizes_of(
     beta: float = 2.0,
     prefix_shared: bool = False,
 ) -> NetworkSizes:
-    """Derive the sizes of a renamed state dict from its shapes; of several weights with one size, the majority wins.
-
-    A weight of a wrong shape then is found under its own name, for all the others still fit.
+    """Derive the sizes of a renamed state dict from its shapes.
 
     heads: of detector and post decoder; generator_heads: of GPT-2. Shapes determine neither (spec §12).
     prefix_shared: all layers of GPT-2 have the same prefix; by shape it may also be a prefix of another length
@@ -270,13 +267,8 @@ def sizes_of(
             dim=dim,
             heads=heads,
             layers=_layers(state, "detector"),
-            boxes_per_prompt=_size(state, ("detector.box_tokens", 0)),
-            feedforward=_size(
-                state,
-                ("detector.region.expand.weight", 0),
-                ("detector.region.expand.bias", 0),
-                ("detector.region.contract.weight", 1),
-            ),
+            boxes_per_prompt=_size(state, "detector.box_tokens"),
+            feedforward=_size(state, "detector.region.expand.bias"),
             beta=beta,
         ),
         post_decoder=PostDecoderSizes(layers=_layers(state, "post_decoder")),
@@ -299,29 +291,20 @@ def with_language_model(sizes: NetworkSizes, state: Mapping[str, Tensor], *, hea
 
 def dim_of(state: Mapping[str, Tensor]) -> int:
     """Return the length of the features that are passed between the parts. Raises as `sizes_of`."""
-    return _size(
-        state,
-        ("image_encoder.projection", 1),
-        ("prompt_encoder.projection", 1),
-        ("detector.box_tokens", 1),
-        ("detector.norm_patch.weight", 0),
-        ("post_decoder.norm_gate.weight", 0),
-    )
+    return _size(state, "image_encoder.projection", axis=1)
 
 
 def generator_width_of(state: Mapping[str, Tensor]) -> int:
     """Return the width of GPT-2. Raises as `sizes_of`."""
-    tokens, positions = "generator.tokens.weight", "generator.positions.weight"
-    return _size(state, ("generator.norm_after.weight", 0), (tokens, 1), (positions, 1))
+    return _size(state, "generator.norm_after.weight")
 
 
 def _image_encoder(state: Mapping[str, Tensor], *, dim: int) -> ImageEncoderSizes:
     part = "image_encoder"
-    width = _size(state, (f"{part}.norm_before.weight", 0), (f"{part}.class_token", 0), (f"{part}.stem.weight", 0))
-    patch = _size(state, (f"{part}.stem.weight", 2), (f"{part}.stem.weight", 3))
+    width, patch = _size(state, f"{part}.norm_before.weight"), _size(state, f"{part}.stem.weight", axis=2)
     return ImageEncoderSizes(
         patch_size=patch,
-        image_size=patch * math.isqrt(_size(state, (f"{part}.positions", 0)) - 1),
+        image_size=patch * math.isqrt(_size(state, f"{part}.positions") - 1),
         width=width,
         layers=_layers(state, part),
         heads=width // _CLIP_HEAD_WIDTH,
@@ -331,10 +314,10 @@ def _image_encoder(state: Mapping[str, Tensor], *, dim: int) -> ImageEncoderSize
 
 def _prompt_encoder(state: Mapping[str, Tensor], *, dim: int) -> PromptEncoderSizes:
     part = "prompt_encoder"
-    width = _size(state, (f"{part}.norm_after.weight", 0), (f"{part}.tokens.weight", 1), (f"{part}.positions", 1))
+    width = _size(state, f"{part}.norm_after.weight")
     return PromptEncoderSizes(
-        vocabulary=_size(state, (f"{part}.tokens.weight", 0)),
-        context=_size(state, (f"{part}.positions", 0)),
+        vocabulary=_size(state, f"{part}.tokens.weight"),
+        context=_size(state, f"{part}.positions"),
         width=width,
         layers=_layers(state, part),
         heads=width // _CLIP_HEAD_WIDTH,
@@ -346,15 +329,13 @@ def _generator(state: Mapping[str, Tensor], *, heads: int, max_length: int, pref
     prefix = "generator.prefix"
     language = _language_model(state)
     is_linear = f"{prefix}.weight" in state
-    last = prefix if is_linear else f"{prefix}.contract"
-    rows = _size(state, (f"{last}.bias", 0), (f"{last}.weight", 0))
-    inner = ((f"{prefix}.expand.bias", 0), (f"{prefix}.expand.weight", 0), (f"{prefix}.contract.weight", 1))
+    rows = _size(state, f"{prefix}.bias" if is_linear else f"{prefix}.contract.bias")
     per_position = 2 * language["width"] * (1 if prefix_shared else language["layers"])
     return GeneratorSizes(
         **language,
         heads=heads,
         prefix_length=max(rows // per_position, 1),
-        prefix_hidden=0 if is_linear else _size(state, *inner),
+        prefix_hidden=0 if is_linear else _size(state, f"{prefix}.expand.bias"),
         prefix_shared=prefix_shared,
         max_length=max_length,
     )
@@ -372,26 +353,22 @@ def _language_model(state: Mapping[str, Tensor]) -> _LanguageModel:
     """Return the sizes of GPT-2, by the names of the fields."""
     return {
         "own_tokens": (),
-        "vocabulary": _size(state, ("generator.tokens.weight", 0)),
-        "positions": _size(state, ("generator.positions.weight", 0)),
+        "vocabulary": _size(state, "generator.tokens.weight"),
+        "positions": _size(state, "generator.positions.weight"),
         "width": generator_width_of(state),
         "layers": _layers(state, "generator"),
     }
 
 
-def _size(state: Mapping[str, Tensor], *tellers: tuple[str, int]) -> int:
-    """Return the length that most of these weights have along these axes; on a tie, the one named first."""
-    told = [state[name].shape[axis] for name, axis in tellers if name in state and axis < state[name].ndim]
-    if not told:
-        name, axis = tellers[0]
-        found = f"has the shape {list(state[name].shape)}" if name in state else "is missing"
-        raise ModelError(f"{their_name(name)} {found}, expected a tensor of {axis + 1} axes or more")
-    return Counter(told).most_common(1)[0][0]
+def _size(state: Mapping[str, Tensor], name: str, *, axis: int = 0) -> int:
+    """Return the length of a weight along an axis. Raises ModelError if it is missing, or has no such axis."""
+    if name in state and axis < state[name].ndim:
+        return state[name].shape[axis]
+    found = f"has the shape {list(state[name].shape)}" if name in state else "is missing"
+    raise ModelError(f"{their_name(name)} {found}, expected a tensor of {axis + 1} axes or more")
 
 
 def _layers(state: Mapping[str, Tensor], part: str) -> int:
-    """Count layers up to the last that has most of its weights, so that a stray weight does not count as a layer."""
-    weights = Counter(name.split(".")[2] for name in state if name.startswith(f"{part}.layers."))
-    whole = max(weights.values(), default=0)
-    numbers = [int(number) for number, count in weights.items() if number.isdecimal() and 2 * count > whole]
-    return 1 + max((number for number in numbers if number < len(state)), default=-1)
+    """Return the number of layers, up to the last one that has a weight."""
+    numbers = (name.split(".")[2] for name in state if name.startswith(f"{part}.layers."))
+    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=-1)

@@ -24,7 +24,7 @@ from models.checkpoint.__main__ import main
 from models.checkpoint.assembly import assemble
 from models.checkpoint.files import verify
 from models.checkpoint.find import find
-from models.checkpoint.importer import ImportOptions, bring
+from models.checkpoint.importer import bring
 from models.checkpoint.source_kind import recognize
 from models.checkpoint.weights import load_network, load_weights
 from models.engines.proof import PROOF, STAGES, check_proof
@@ -360,7 +360,7 @@ def test_whatever_stops_it_leaves_nothing_behind(
             raise failure
 
     with pytest.raises(failure):
-        bring(archive, model, ImportOptions(gpt2_heads=HEADS), report=stop)
+        bring(archive, model, gpt2_heads=HEADS, report=stop)
 
     assert not model.parent.exists()
 
@@ -448,14 +448,14 @@ def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, un
 def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, state: State) -> None:
     contents = recognize(dict(official.chexzero(state)), path=chexzero)
 
-    network = assemble(contents, place="best_64.pt", rest=None, generator_heads=None, seed=5)
+    network = assemble(contents, place="best_64.pt", rest=None, generator_heads=None)
 
     assert network.sizes.generator == PUBLISHED_SIZES.generator
     assert network.sizes.post_decoder == PUBLISHED_SIZES.post_decoder
     assert (network.sizes.dim, network.sizes.image_encoder.width) == (64, 128)
     assert network.shapes == shapes_of(network.sizes)
     assert network.origins["prompt_encoder"] == "best_64.pt"
-    assert network.origins["generator.prefix"] == "random weights, seed 5"
+    assert network.origins["generator.prefix"] == "random weights, seed 1"
     first = next(network.numbers())
     assert torch.equal(torch.from_numpy(first), state["img_encoder.backbone.class_embedding"])
 
