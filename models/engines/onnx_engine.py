@@ -47,7 +47,7 @@ def open_onnx(
         cpu_name("onnx", sentences),
         run=run,
         write=writer.write,
-        calls=writer.scheduler,
+        scheduler=writer.scheduler,
         most=most,
         parity={} if proof is None or precision != "float32" else proof.stages,
     )

@@ -1,4 +1,4 @@
-"""One queue for all work on a processor: calls for films and for users, and sentences that are generated together.
+"""One queue for all work of an engine: calls for films and for users; on a CPU also sentences, generated together.
 
 One thread does the work in small units: a call, a layer of a token of the films' sentences, or a token of users'
 sentences. Before each unit it chooses what is next. People go first; after `PERSON_UNITS` of their units films get
@@ -48,6 +48,10 @@ Advance = Callable[[Sequence["Writing"]], Iterator[None]]
 """Advances the sentences of several callers together, and yields between two layers. May be repeated if it failed."""
 
 
+def _no_sentences(_batch: Sequence[Writing]) -> Iterator[None]:
+    return iter(())
+
+
 @contextmanager
 def while_wanted(is_abandoned: Callable[[], bool]) -> Iterator[None]:
     """Cancel this thread's calls in the block, with `Abandoned`, once their client has gone.
@@ -62,13 +66,13 @@ def while_wanted(is_abandoned: Callable[[], bool]) -> Iterator[None]:
 
 
 class Scheduler:
-    """Does all work of one engine on the processor. May be called from several threads."""
+    """Does all work of one engine. May be called from several threads."""
 
     def __init__(
         self,
         *,
-        join: Advance,
-        step: Advance,
+        join: Advance = _no_sentences,
+        step: Advance = _no_sentences,
         begin: Callable[[], object] = lambda: None,
         most_bytes: int = MOST_BYTES,
         between_calls_seconds: float = _BETWEEN_CALLS_SECONDS,

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
-from models.engines.call_order import UNLIMITED, Calls, Most, Turns, run_in_parts
+from models.engines.call_order import UNLIMITED, Most, run_in_parts
+from models.engines.scheduler import Scheduler
 
 Inputs = Mapping[str, NDArray[np.generic]]
 RunStage = Callable[[str, Inputs], Sequence[FloatArray]]
@@ -27,7 +28,7 @@ RunStage = Callable[[str, Inputs], Sequence[FloatArray]]
 class StagedEngine:
     """What runs the stages, and the generator in PyTorch. One call at a time: each uses the whole device.
 
-    calls: when a stage runs; write: waits for its own turn; most: films or phrases that are computed without a pause
+    scheduler: says when a stage runs; write: asks it itself; most: films or phrases that are computed without a pause
     """
 
     def __init__(
@@ -37,12 +38,12 @@ class StagedEngine:
         run: RunStage,
         write: Callable[[FloatArray], IntArray],
         parity: Mapping[str, StageDifference] = MappingProxyType({}),
-        calls: Calls | None = None,
+        scheduler: Scheduler | None = None,
         most: Most = UNLIMITED,
     ) -> None:
         self.name, self.parity, self.write = name, parity, write
         self._run_stage = run
-        self._calls: Calls = calls or Turns()
+        self._scheduler = scheduler or Scheduler()
         self._most = most
 
     def encode_image(self, pixels: FloatArray) -> Patches:
@@ -75,7 +76,7 @@ class StagedEngine:
         def run(arrays: Sequence[NDArray[np.generic]]) -> Sequence[FloatArray]:
             return self._run_stage(stage, dict(zip(inputs, arrays, strict=True)))
 
-        return run_in_parts(self._calls, run, stage, list(inputs.values()), most=self._most)
+        return run_in_parts(self._scheduler, run, stage, list(inputs.values()), most=self._most)
 
 
 def _film(patches: Patches) -> dict[str, NDArray[np.generic]]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from models.checkpoint.weights import load_generator, load_network, release_pages
 from models.engines import INSTALL_CPU, FloatArray, IntArray
-from models.engines.call_order import SHORT, UNLIMITED, Most, Turns
+from models.engines.call_order import SHORT, UNLIMITED, Most
 from models.engines.comparison import GPU_FLOAT32
 from models.engines.device_proof import WatchedEngine, proven
 from models.engines.devices import CPU, Device, Gpu
@@ -47,7 +47,7 @@ def open_torch(directory: Path, *, threads: int = 0, sentences: Precision = "flo
     most = most_at_once(network)
     writer = open_cpu_writer(network, precision=sentences)
     name, run = cpu_name("torch", sentences), run_by(network, CPU)
-    return StagedEngine(name, run=run, write=writer.write, calls=writer.scheduler, most=most)
+    return StagedEngine(name, run=run, write=writer.write, scheduler=writer.scheduler, most=most)
 
 
 def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: Precision = "float32") -> WatchedEngine:
@@ -67,10 +67,12 @@ def open_torch_cuda(directory: Path, *, gpu: Gpu, threads: int = 0, precision: P
 
 def in_turns(name: str, *, run: RunStage, write: Write, most: Most = UNLIMITED) -> StagedEngine:
     """Return an engine on a GPU, whose stages and sentences take turns; most: films of a call, by stage."""
-    turns = Turns()
-    return StagedEngine(
-        name, run=run, write=lambda features: turns.call(lambda: write(features)), calls=turns, most=most
-    )
+    scheduler = Scheduler()
+
+    def write_in_turn(features: FloatArray) -> IntArray:
+        return scheduler.call(lambda: write(features))
+
+    return StagedEngine(name, run=run, write=write_in_turn, scheduler=scheduler, most=most)
 
 
 def cpu_name(engine: str, sentences: Precision) -> str:

@@ -25,7 +25,7 @@ def read_gpu() -> tuple[str, str] | None:
 def while_wanted(is_gone: Callable[[], bool]) -> Iterator[None]:
     """Cancel this thread's queued requests to the network when the client has disconnected. Raises AskerGone.
 
-    is_gone: is asked in this thread, ten times a second; a GPU answers a question that has begun to its end
+    is_gone: is asked in this thread, ten times a second
     """
     from models.engines import scheduler
 

@@ -18,12 +18,13 @@ from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, Engine, FloatArray
-from models.engines.call_order import SHORT, UNLIMITED, Most, Turns, run_in_parts
+from models.engines.call_order import SHORT, UNLIMITED, Most, run_in_parts
 from models.engines.comparison import FLOAT16
 from models.engines.device_proof import EVERY, WatchedEngine
 from models.engines.devices import CPU, device_errors, driver_version
 from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
+from models.engines.scheduler import Scheduler
 from models.engines.staged_engine import RANGES, Inputs, StagedEngine
 from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
 from models.errors import DeviceError, DeviceLost, ModelError
@@ -204,10 +205,11 @@ def test_a_new_thread_of_the_scheduler_keeps_its_thread_count(phantom_model: Pat
 T = TypeVar("T")
 
 
-class Counted:
+class Counted(Scheduler):
     """Counts the turns."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.turns = 0
 
     def call(self, function: Callable[[], T]) -> T:
@@ -256,7 +258,7 @@ def test_only_a_large_network_is_computed_in_parts(phantom_model: Path) -> None:
 
 def in_parts_of(directory: Path, most: Most) -> Engine:
     run = run_by(load_network(directory), CPU)
-    return StagedEngine("torch", run=run, write=lambda features: features.astype(np.int64), calls=Turns(), most=most)
+    return StagedEngine("torch", run=run, write=lambda features: features.astype(np.int64), most=most)
 
 
 class Doubling:

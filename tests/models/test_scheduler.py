@@ -342,6 +342,20 @@ def test_films_wait_for_the_next_call_of_a_question() -> None:
     assert callers.script.notes == ["person", "call film"]
 
 
+def test_a_question_within_a_question_is_the_same() -> None:
+    callers = Callers(Scripted(), between_calls_seconds=LIMIT_SECONDS)
+    with for_person():
+        callers.scheduler.call(lambda: None)
+        with for_person():
+            callers.call("film")
+            callers.wait_for(lambda: callers.queued() == 1)
+        callers.scheduler.call(lambda: callers.script.note("person"))
+
+    callers.finish()
+
+    assert callers.script.notes == ["person", "call film"]
+
+
 def test_films_do_not_wait_long_for_a_question_without_calls() -> None:
     callers = Callers(Scripted(), between_calls_seconds=0.01)
     with for_person():

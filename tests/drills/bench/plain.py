@@ -18,8 +18,8 @@ from torch import Tensor
 
 from models.checkpoint.weights import load_network
 from models.engines import Engine, FloatArray, IntArray
-from models.engines.call_order import Turns
 from models.engines.devices import CPU
+from models.engines.scheduler import Scheduler
 from models.engines.staged_engine import StagedEngine
 from models.engines.torch_engine import run_by, use_threads, write_sentences
 from models.manifest import read_manifest
@@ -104,15 +104,15 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[StagedE
         from tests.drills.bench.plain_generator import PlainGenerator  # needs the extra `bench`
 
         generator = PlainGenerator(network.generator)
-    turns = Turns()
+    scheduler = Scheduler()
 
     def write(features: FloatArray) -> IntArray:
-        return turns.call(
+        return scheduler.call(
             lambda: write_sentences(lambda given: generator.write(given, max_length=max_length), features)
         )
 
     batches = Batches(write)
-    return StagedEngine("plain", run=run_by(network, CPU), write=batches.write, calls=turns), batches
+    return StagedEngine("plain", run=run_by(network, CPU), write=batches.write, scheduler=scheduler), batches
 
 
 def reader_of(directory: Path, engine: Engine) -> ChexReader:
