@@ -25,7 +25,6 @@ from models.contract import COMPARISON
 from models.engines import ENGINES
 from models.errors import ModelError
 from models.lab.evaluation.request import (
-    ABLATIONS,
     CHEXBERT,
     DEFAULT,
     FIGURE_TASKS,
@@ -86,7 +85,6 @@ def main(arguments: list[str]) -> int:
         prompts=options.prompts,
         out=options.out,
         pictures=options.pictures,
-        ablations=options.ablate,
         held_out=options.held_out,
         resamples=options.resamples,
         training_films=options.training_films,
@@ -175,9 +173,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--prompts", type=Path, default=DEFAULT, metavar="FILE", help="default: the node's chexpert14")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write figures and films with boxes here")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument(
-        "--ablate", choices=ABLATIONS, action="append", default=[], help="leave out a part of the report generation"
-    )
     parser.add_argument(
         "--pictures", type=_count, default=12, metavar="N", help="films on each sheet; default: %(default)s"
     )

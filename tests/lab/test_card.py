@@ -81,7 +81,6 @@ def evaluation(folder: Path, directory: Path, **changes: object) -> Path:
                 "reliability": [[0.1, 0.2, 30], [0.8, 0.9, 10]],
             },
         },
-        "ablations": [],
         "pictures": ["failures.jpg"],
     }
     path = folder / "evaluation.json"
@@ -91,17 +90,14 @@ def evaluation(folder: Path, directory: Path, **changes: object) -> Path:
 
 def test_a_card_shows_the_main_figures_has_all_beside_it_and_the_directory_opens(model: Path, tmp_path: Path) -> None:
     kept = (model / CARD).read_text().splitlines()[0]
-    notes = tmp_path / "notes.md"
-    notes.write_text("Clavicles are taken for fractures.")
     drawn = evaluation(tmp_path / "drawn", model)
     points = [[0.1, 0.2, 30], [0.8, 0.9, 10]]
     group = {"films": 20, "macro_auroc": 0.7123, "intervals": {"macro_auroc": [0.65, 0.77]}}
     counts = {"positives": {"edema": 12}, "known": {"edema": 40}}
     films = {"per_class": {"edema": 0.8}, "reliability": points, "by_group": {"sex F": group}, **counts}
     real = evaluation(tmp_path / "real", model, tasks={"films": films}, data="boxes:films/hospital.jsonl")
-    fewer = evaluation(tmp_path / "filter", model, ablations=["no_region_filter"])
 
-    assert main(["--model", str(model), str(drawn), str(real), str(fewer), "--notes", str(notes)]) == 0
+    assert main(["--model", str(model), str(drawn), str(real)]) == 0
 
     card = (model / CARD).read_text()
     assert card.startswith(kept)
@@ -111,13 +107,9 @@ def test_a_card_shows_the_main_figures_has_all_beside_it_and_the_directory_opens
         "the lowest: Average precision by finding: fracture 0.01, cardiomegaly 0.91.",
         "| sex F | 20 | 0.712 (0.650 to 0.770) |",
         "| edema | 12 | 40 | 0.800 |",
-        notes.read_text(),
     ):
         assert text in card, text
     assert (model / "card" / "1-evaluation.json").read_bytes() == drawn.read_bytes()
-    rows = card.partition("### Ablations")[2]
-    assert re.search(r"\| this model \| .* \| 0\.457 \| 0\.800 \| 0\.610 \| 0\.590 \|", rows)
-    assert re.search(r"\| no region filter \| .* \| 0\.457 \|", rows)
     shown = re.findall(r"\]\((card/[^)]+)\)", card)
     assert sorted(shown) == sorted(f"card/{file.name}" for file in (model / "card").iterdir())
     for name in shown:
@@ -174,8 +166,8 @@ def test_what_training_wrote_and_a_calibration_are_kept(model: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model": {"weights_sha256": "0" * 64}}, "none of the evaluations measured the weights"),
-        ({"ablations": ["no_region_filter"]}, "none of the evaluations measured the weights"),
+        ({"model": {"weights_sha256": "0" * 64}}, "did not measure the model"),
+        ({"analysis": {"name": "report_regions"}}, "did not measure the model"),
         ({"pictures": ["gone.jpg"]}, "gone.jpg is missing"),
     ],
 )

@@ -1,11 +1,10 @@
 """Runnable: writes figures, plots and failures into the card of a model directory.
 
-    python -m models.lab.evaluation.card --model DIR EVALUATION.json... [--notes FAILURES.md]
+    python -m models.lab.evaluation.card --model DIR EVALUATION.json...
 
 What training wrote about the model is kept; everything from `## Measured` on is replaced, so the command can be
-repeated with all evaluations of a model. Those of the directory's own weights are its figures: the main ones stand in
-the card, all of them in the evaluations, which lie beside it. One with a part left out, or of other weights, becomes a
-row among the ablations.
+repeated with all evaluations of a model: the main figures stand in the card, all of them in the evaluations, which lie
+beside it.
 The manifest gets the hashes of the written files at the very end: after an interruption the directory is refused until
 the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong input.
 """
@@ -27,7 +26,7 @@ from models.command import command_parser, exit_status, run
 from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.evaluation import places_page
-from models.lab.evaluation.document import PLACES, Table, card_tables, figures_in_words, inner, shown
+from models.lab.evaluation.document import PLACES, card_tables, figures_in_words, inner
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
 FOLDER: Final = "card"
@@ -41,18 +40,6 @@ _PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "films": ("per_class", "AUROC by finding", "", ""),
 }
 """By task: its table, the title, and the reference whose table is drawn with it."""
-_COMPARED: Final[Mapping[str, tuple[str, str]]] = {
-    "mAP": ("detection", "map"),
-    "mAP large four": ("detection", "large_four"),
-    "mIoU": ("anatomy", "miou"),
-    "mIoU lungs and heart": ("anatomy", "lungs_and_heart"),
-    "AUROC per pair": ("region_classification", "auroc_per_pair"),
-    "CE F1": ("report", "ce_micro_f1"),
-    "CE precision": ("report", "ce_micro_precision"),
-    "CE recall": ("report", "ce_micro_recall"),
-    "sentences": ("report", "sentences_per_film"),
-    "hints": ("hints", "accuracy"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +71,13 @@ def main(arguments: list[str]) -> int:
     parser = command_parser("models.lab.evaluation.card", description="Fill a model card.")
     parser.add_argument("evaluations", type=Path, nargs="+", metavar="JSON", help="evaluation.json of models.evaluate")
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
-    parser.add_argument(
-        "--notes", type=Path, metavar="FILE.md", help="a description of the failures, written by a person"
-    )
     options = parser.parse_args(arguments)
     return exit_status(lambda: _fill(options))
 
 
 def _fill(options: argparse.Namespace) -> int:
     evaluations = [read_evaluation(path) for path in options.evaluations]
-    notes = options.notes.read_text(encoding="utf-8") if options.notes else ""
-    fill_card(options.model, evaluations, notes=notes)
+    fill_card(options.model, evaluations)
     print(f"{options.model / CARD}: {len(evaluations)} evaluations")
     return 0
 
@@ -110,25 +93,22 @@ def read_evaluation(path: Path) -> Evaluation:
     return Evaluation(path=path, document=document)
 
 
-def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str = "") -> None:
+def fill_card(directory: Path, evaluations: Sequence[Evaluation]) -> None:
     """Write the card, its plots and pictures, and the manifest with their hashes.
 
-    Raises ModelError if no evaluation is of these weights or matplotlib is missing, and OSError if a file cannot be
+    Raises ModelError if an evaluation is not of these weights or matplotlib is missing, and OSError if a file cannot be
     written.
     """
     if find_spec("matplotlib") is None:
         raise ModelError("matplotlib is missing; run pip install -c constraints.txt '.[evaluate]'")
     manifest = read_manifest(directory)
-    own = [
-        evaluation
-        for evaluation in evaluations
-        if evaluation.weights_sha256 == manifest.files.get(WEIGHTS) and not _ablated(evaluation)
-    ]
-    if not own:
-        raise ModelError(
-            f"none of the evaluations measured the weights in {directory}; run models.evaluate on them first"
-        )
-    if missing := [path for evaluation in own for path in evaluation.pictures if not path.is_file()]:
+    for evaluation in evaluations:
+        if evaluation.weights_sha256 != manifest.files.get(WEIGHTS) or "analysis" in evaluation.document:
+            raise ModelError(
+                f"{evaluation.path} did not measure the model in {directory} as it is; leave it out, or run "
+                "models.evaluate again"
+            )
+    if missing := [path for evaluation in evaluations for path in evaluation.pictures if not path.is_file()]:
         raise ModelError(f"{missing[0]} is missing; run models.evaluate with --out again")
     card = directory / CARD
     try:
@@ -137,9 +117,13 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation], *, notes: str 
         raise ModelError(f"{card} cannot be read ({error.strerror}); restore the model directory") from error
     shutil.rmtree(directory / FOLDER, ignore_errors=True)
     (directory / FOLDER).mkdir()
-    measured = _measured(directory, own, [evaluation for evaluation in evaluations if evaluation not in own], notes)
+    measured = section(
+        "measured",
+        films=[_figures(directory, evaluation, number=number) for number, evaluation in enumerate(evaluations, 1)],
+        lowest=list(_lowest(evaluations)),
+    )
     head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
-    figures = figures_in_words([evaluation.document for evaluation in own])
+    figures = figures_in_words([evaluation.document for evaluation in evaluations])
     text = with_ten_lines(f"{head}\n{measured.rstrip()}\n", manifest, figures[:3])
     card.write_text(joined(text, calibrated, manifest.history), encoding="utf-8")
     write_manifest(directory, _hashed(directory, manifest))
@@ -151,16 +135,6 @@ def _hashed(directory: Path, manifest: Manifest) -> Manifest:
     shown_files = sorted(path for path in (directory / FOLDER).iterdir())
     files[CARD] = file_sha256(directory / CARD)
     return replace(manifest, files=files | {f"{FOLDER}/{path.name}": file_sha256(path) for path in shown_files})
-
-
-def _measured(directory: Path, own: Sequence[Evaluation], others: Sequence[Evaluation], notes: str) -> str:
-    return section(
-        "measured",
-        films=[_figures(directory, evaluation, number=number) for number, evaluation in enumerate(own, 1)],
-        ablations=_ablations(own, others) if others else None,
-        lowest=list(_lowest(own)),
-        notes=notes.strip(),
-    )
 
 
 def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
@@ -211,26 +185,6 @@ def _pictures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterat
         yield picture.stem, path
 
 
-def _ablations(own: Sequence[Evaluation], others: Sequence[Evaluation]) -> Table:
-    """Compare every other evaluation with the model's own on the same films."""
-    data = {evaluation.document["data"] for evaluation in others}
-    rows = [("this model", evaluation) for evaluation in own if evaluation.document["data"] in data]
-    rows += [(_name(evaluation), evaluation) for evaluation in others]
-    compared = {
-        title: place
-        for title, place in _COMPARED.items()
-        if any(_figure(evaluation, *place) is not None for evaluation in others)
-    }
-    return ["", "films", *compared], [
-        [
-            name,
-            f"`{evaluation.document['data']}`",
-            *(shown(_figure(evaluation, *place)) for place in compared.values()),
-        ]
-        for name, evaluation in rows
-    ]
-
-
 def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, list[str]]]:
     """Yield films, and of each figure the lowest values; not of what a table of patient films has by finding.
 
@@ -248,22 +202,6 @@ def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, list[str]]]:
                 figures.append(f"{title.partition(';')[0]}: {worst}")
         if figures:
             yield evaluation.document["data"], figures
-
-
-def _name(evaluation: Evaluation) -> str:
-    left_out = evaluation.document.get("ablations")
-    if isinstance(left_out, list) and left_out:
-        return " and ".join(str(name).replace("_", " ") for name in left_out)
-    model = inner(evaluation.document, "model")
-    return f"{model.get('name')} {model.get('version')}"
-
-
-def _ablated(evaluation: Evaluation) -> bool:
-    return bool(evaluation.document.get("ablations"))
-
-
-def _figure(evaluation: Evaluation, task: str, key: str) -> object:
-    return inner(evaluation.tasks, task).get(key)
 
 
 def _numbers(table: Mapping[str, object]) -> dict[str, float | None]:

@@ -86,12 +86,11 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "split": data.split if isinstance(data, PhantomSet) else None,
         "folds": request.folds,
         "held_out": request.held_out and Path(request.held_out).name,
-        "ablations": [*request.ablations, *([] if request.analysis is None else [request.analysis.stem])],
         "resamples": resamples,
         "training_films": request.training_films,
     }
     if request.analysis is not None:
-        document["analysis"] = asdict(how)
+        document["analysis"] = {"name": request.analysis.stem, **asdict(how)}
     if request.out is not None and request.pictures and tasks:
         document["pictures"] = write_sheets(
             request.out, films, observed.truths, observed.said, rule=model.manifest.input, count=request.pictures
@@ -260,6 +259,5 @@ def _open(request: Request) -> EvaluatedModel:
         request.model,
         engine=request.engine,
         questions=read_questions(request.prompts),
-        ablations=request.ablations,
         trusted="real" if isinstance(_data(request), Path) else "phantoms",
     )

@@ -221,8 +221,7 @@ def rounded(value: object) -> object:
 
 def markdown(document: Mapping[str, object]) -> str:
     """Write a document as Markdown."""
-    model, ablations = inner(document, "model"), document.get("ablations")
-    unmeasured = inner(document, "not_measured")
+    model, unmeasured = inner(document, "model"), inner(document, "not_measured")
     tasks = inner(document, "tasks")
     return section(
         "evaluation",
@@ -230,7 +229,7 @@ def markdown(document: Mapping[str, object]) -> str:
         data=document["data"],
         count=document["count"],
         weights=str(model.get("weights_sha256"))[:12],
-        ablations=ablations if isinstance(ablations, list) else [],
+        analysis=inner(document, "analysis").get("name"),
         unmeasured=[f"{count} {what}" for what, count in unmeasured.items()],
         tasks=[task_section(task, inner(tasks, task)) for task in tasks],
         summary=summary(document),

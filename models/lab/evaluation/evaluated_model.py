@@ -8,7 +8,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.cases import EvaluationCase
 from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.published.model import PublishedModel
-from models.lab.evaluation.request import Ablation, Task
+from models.lab.evaluation.request import Task
 from models.lab.evaluation.views import Kind, SeenView
 from models.lab.phantoms import FINDINGS
 from models.lab.tasks import detection, regions
@@ -299,21 +299,17 @@ def open_model(
     *,
     engine: str,
     questions: PromptSet,
-    ablations: Collection[Ablation] = (),
     threads: int = 0,
     trusted: Trusted = "real",
 ) -> EvaluatedModel:
     """Open a model directory. Raises ModelError as `opening.open_engine`, and if the prompt set lacks a finding.
 
-    ablations: "no_region_filter" keeps the sentences of all regions, also of those with nothing abnormal
     trusted: which thresholds the node trusts on such films by default
     """
     judged = {prompt.key for prompt in questions.prompts if prompt.negatives}
     if missing := [key for key in FINDINGS if key not in judged]:
         raise ModelError(f"the prompt set {questions.name} does not ask for {', '.join(missing)}; use one that does")
     manifest = read_manifest(directory)
-    if "no_region_filter" in ablations:
-        manifest = replace(manifest, decisions=replace(manifest.decisions, region_threshold=0.0))
     opened = open_first(directory, engine=engine, threads=threads).engine
     model = EvaluatedModel(directory, manifest, opened, questions, trusted)
     model.reader.check(questions.prompts)

@@ -192,12 +192,9 @@ def _read(path: Path) -> Mapping[str, object]:
 
 def _identity(document: Mapping[str, object]) -> tuple[str, str, str]:
     """Return the identity of a model: the name to show, `Model.known_as`, and its weights."""
-    model, ablations = inner(document, "model"), document.get("ablations")
-    named = ", ".join(map(str, ablations)) if isinstance(ablations, list) else ""
-    is_asked = "analysis" in document
-    other = f", {'asked by' if is_asked else 'without'} {named}" if named else ""
-    name = f"{model.get('name')} {model.get('version')}{other}"
-    return name, named if is_asked else str(model.get("name")), str(model.get("weights_sha256"))
+    model, analysis = inner(document, "model"), inner(document, "analysis").get("name")
+    name = f"{model.get('name')} {model.get('version')}" + (f", asked by {analysis}" if analysis else "")
+    return name, str(analysis or model.get("name")), str(model.get("weights_sha256"))
 
 
 def lines_of(table: Table, paper: Paper, models: Sequence[Model]) -> list[Line]:

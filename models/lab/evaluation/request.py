@@ -43,9 +43,6 @@ FIGURE_TASKS: Final[tuple[FigureTask, ...]] = get_args(FigureTask)
 DECIDED_TASKS: Final[frozenset[Task]] = frozenset(("detection", "report", "sentences"))
 """Those whose figures depend on the decisions of the manifest."""
 
-Ablation = Literal["no_region_filter"]
-ABLATIONS: Final[tuple[Ablation, ...]] = get_args(Ablation)
-
 MOST_FALSE: Final = 0.05
 """The expected number of present findings on the average patient film without a finding."""
 CURVE: Final[Mapping[str, float]] = {f"sensitivity_at_{share}": share for share in (0.01, 0.02, 0.05, 0.1, 0.2)}
@@ -96,7 +93,6 @@ class Request:
     prompts: Path = DEFAULT
     out: Path | None = None
     pictures: int = 12
-    ablations: Sequence[Ablation] = ()
     held_out: str | None = None
     resamples: int | None = None
     labeler: str | None = None
