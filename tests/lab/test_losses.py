@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -264,7 +263,7 @@ def test_mean_by_film_weighs_films_equally_and_skips_empty_films() -> None:
 
 def regions_judged(features: Tensor, present: Tensor, known: Tensor, taken: Tensor) -> Tensor:
     positive, negative = drawn(3, 6, seed=3).float(), drawn(3, 6, seed=4).float()
-    return anatomy_contrast(features, positive, negative, present=present, known=known, drawn=taken, temperature=0.25)
+    return anatomy_contrast(features, positive, negative, present=present, known=known, drawn=taken)
 
 
 @pytest.mark.parametrize(("known", "taken"), [(True, True), (True, False), (False, True)])
@@ -277,7 +276,7 @@ def test_anatomy_contrast_has_finite_gradients(known: bool, taken: bool) -> None
     assert bool(moved.any()) is (known and taken)
 
 
-@pytest.mark.parametrize("loss", [partial(sentence_contrast, temperature=0.25), squared_error])
+@pytest.mark.parametrize("loss", [sentence_contrast, squared_error])
 def test_padding_of_sentences_changes_nothing(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     regions, sentences, valid = drawn(2, 3, 6), drawn(2, 3, 6, seed=1), everything(2, 3)
 
@@ -295,7 +294,7 @@ def test_losses_of_sentences_are_zero_where_there_are_none(films: int) -> None:
     regions, sentences = learned(films, 3, 6), torch.zeros(films, 3, 6)
 
     for loss in (
-        sentence_contrast(regions, sentences, nothing(films, 3), temperature=0.25),
+        sentence_contrast(regions, sentences, nothing(films, 3)),
         squared_error(regions, sentences, nothing(films, 3)),
     ):
         assert loss == 0

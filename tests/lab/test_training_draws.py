@@ -36,7 +36,7 @@ DRAWS = 150
 
 def batch_of(lines: list[Line], stage: Stage) -> Batch:
     films = [(np.zeros((64, 64), dtype=np.float32), labels_of(line, CATALOG)) for line in lines]
-    return collate(films, catalog=CATALOG, drawing=stage.drawing, rng=stream(0, "test"), mean=0.5, std=0.25)
+    return collate(films, catalog=CATALOG, drawing=stage.drawing, rng=stream(0, "test"))
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +138,12 @@ def test_a_prompt_of_two_classes_is_no_contrast_to_itself() -> None:
     present = torch.tensor([[True, False] * 5])
     features = torch.where(present[0, :, None], positive, negative)[None]
 
-    alone = finding_contrast(features, positive, negative, present=present, temperature=0.2)
+    alone = finding_contrast(features, positive, negative, present=present)
     twice = finding_contrast(
         torch.cat([features, features], dim=1),
         torch.cat([positive, positive]),
         torch.cat([negative, negative]),
         present=torch.cat([present, present], dim=1),
-        temperature=0.2,
     )
 
     torch.testing.assert_close(twice, alone.repeat(1, 2))

@@ -114,7 +114,7 @@ def test_boxes_go_where_the_pixels_go(seed: int, x: float, y: float) -> None:
 def test_what_is_cut_off_is_forgotten() -> None:
     away = np.array([[1.0, 0, -0.5], [0, 1.0, 0]])
 
-    shown = move(labels(), away, visibility=0.1)
+    shown = move(labels(), away)
 
     assert not shown.valid[EFFUSION].any() and not shown.located[EFFUSION] and not shown.known[EFFUSION]
     assert shown.known[CLASSES.index("edema")] and not shown.known[CLASSES.index("no_finding")]
@@ -127,7 +127,7 @@ def test_a_run_may_leave_sides_and_cropped_labels_as_published() -> None:
     pixels = np.zeros((100, 100), dtype=np.uint8)
 
     _, flipped = augment(pixels, labels(), published, stream(0, "test"), catalog=CATALOG, size=100)
-    cropped = move(labels(), np.array([[1.0, 0, -0.5], [0, 1.0, 0]]), visibility=0.1, forget=False)
+    cropped = move(labels(), np.array([[1.0, 0, -0.5], [0, 1.0, 0]]), forget=False)
 
     right = CATALOG.regions.index("right lung")
     assert flipped.seen[right] and flipped.regions[right] == pytest.approx([0.75, 0.5, 0.4, 0.8], abs=1e-6)
@@ -140,7 +140,7 @@ def test_a_run_may_leave_sides_and_cropped_labels_as_published() -> None:
 def test_a_box_needs_a_tenth_in_sight(shift: float, in_sight: bool) -> None:
     box = np.array([0.2, 0.5, 0.2, 0.2], dtype=np.float32)
 
-    _, seen = move_boxes(box, np.array([[1.0, 0, shift], [0, 1.0, 0]]), visibility=0.1)
+    _, seen = move_boxes(box, np.array([[1.0, 0, shift], [0, 1.0, 0]]))
 
     assert bool(seen) is in_sight
 
@@ -160,8 +160,6 @@ def test_questions_about_a_side_have_the_boxes_of_that_side() -> None:
         catalog=CATALOG,
         drawing=Drawing(sentences=1, hints=9),
         rng=stream(0, "test"),
-        mean=0.5,
-        std=0.25,
     )
 
     hints = [hint for hint in batch.asked[0] if not hint.is_sentence]
@@ -179,7 +177,7 @@ def test_every_box_of_a_class_counts_however_many_there_are() -> None:
         for known in (line(), line(boxes={"pleural_effusion": many}))
     ]
 
-    batch = collate(films, catalog=CATALOG, drawing=Drawing(), rng=stream(0, "test"), mean=0.5, std=0.25)
+    batch = collate(films, catalog=CATALOG, drawing=Drawing(), rng=stream(0, "test"))
 
     assert batch.valid[:, EFFUSION].sum(dim=1).tolist() == [1, 5]
     assert batch.boxes[1, EFFUSION].numpy() == pytest.approx(np.array(many))

@@ -40,7 +40,7 @@ def run_of(model: Path, *, phantoms: int = PHANTOMS, steps: int = 400) -> ViewRu
         model=str(model),
         seed=3,
         head=ViewSizes(cells=7, width=32),
-        data=ViewData(phantoms=phantoms, calibration=0.2),
+        data=ViewData(phantoms=phantoms),
         training=ViewTraining(steps=steps, batch=32, learning_rate=3e-3),
     )
 

@@ -49,14 +49,14 @@ def _matching(ours: RecordedNetwork) -> Computed:
 
 def _contrasts(ours: RecordedNetwork) -> Computed:
     take = ours.recording.take
-    yield "loss/global_contrastive", contrast.global_contrast(take("loss/z1"), take("loss/z2"), temperature=0.2)
+    yield "loss/global_contrastive", contrast.global_contrast(take("loss/z1"), take("loss/z2"))
     regions, sentences, valid = take("loss/z_reg"), take("loss/z_sent"), take("region/mask")
-    chosen = contrast.sentence_contrast(regions, sentences, valid, temperature=0.25)
+    chosen = contrast.sentence_contrast(regions, sentences, valid)
     yield "loss/sentence_contrastive", chosen
     yield "loss/sentence_mse", contrast.squared_error(regions, sentences, valid)
     features, positive, negative = take("loss/patho_features"), take("loss/patho_pos"), take("loss/patho_neg")
     findings = take("loss/patho_targets").bool()
-    losses_of_findings = contrast.finding_contrast(features, positive, negative, present=findings, temperature=0.2)
+    losses_of_findings = contrast.finding_contrast(features, positive, negative, present=findings)
     yield "loss/pathology_contrastive", losses_of_findings
     losses_of_regions = contrast.anatomy_contrast(
         features,
@@ -65,7 +65,6 @@ def _contrasts(ours: RecordedNetwork) -> Computed:
         present=take("loss/anat_targets"),
         known=take("loss/anat_has"),
         drawn=torch.ones(len(positive), dtype=torch.bool),
-        temperature=0.25,
     )
     yield "loss/anat_contrastive", losses_of_regions
 

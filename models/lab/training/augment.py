@@ -27,6 +27,8 @@ _WIDEST_MARGIN = 0.08
 """The widest dark margin of a collimated film, as a share of its side."""
 _QUALITIES = (40, 96)
 _RESOLUTIONS = (0.4, 0.95)
+_LEAST_IN_SIGHT = 0.1
+"""A box of which a smaller share stays in the picture is removed (spec §1)."""
 Map = NDArray[np.float64]
 """[2, 3], maps points of the stored film, in 0..1, to points of the augmented film, in 0..1."""
 
@@ -181,7 +183,7 @@ def augment(
     place = draw_map(rule, rng, flipped=flipped)
     shown = _shown(pixels, place, rule, rng, size=size)
     named = mirror(labels, catalog) if flipped and rule.exchange_sides else labels
-    moved = move(named, place, visibility=rule.visibility, forget=rule.forget_cropped)
+    moved = move(named, place, forget=rule.forget_cropped)
     return shown, moved
 
 
@@ -239,10 +241,10 @@ def mirror(labels: FilmLabels, catalog: Catalog) -> FilmLabels:
     )
 
 
-def move(labels: FilmLabels, place: Map, *, visibility: float, forget: bool = True) -> FilmLabels:
+def move(labels: FilmLabels, place: Map, *, forget: bool = True) -> FilmLabels:
     """Move all boxes to their new places, and remove labels of what left the picture, unless they are to stay."""
-    boxes, in_sight = move_boxes(labels.boxes, place, visibility=visibility)
-    regions, regions_in_sight = move_boxes(labels.regions, place, visibility=visibility)
+    boxes, in_sight = move_boxes(labels.boxes, place)
+    regions, regions_in_sight = move_boxes(labels.regions, place)
     valid, seen = labels.valid & in_sight, labels.seen & regions_in_sight
     hidden = labels.valid.any(axis=1) & ~valid.any(axis=1) & forget
     return replace(
@@ -255,14 +257,12 @@ def move(labels: FilmLabels, place: Map, *, visibility: float, forget: bool = Tr
         # A finding that was cropped away is unknown, and so is whether the rest of the film is normal.
         known=labels.known & ~hidden & ~(hidden.any() & ~labels.located),
         region_known=labels.region_known & seen[:, np.newaxis] & ~hidden,
-        said=tuple(
-            said for sentence in labels.said if (said := _move_said(sentence, place, visibility, forget)) is not None
-        ),
-        sides=tuple(side for finding in labels.sides if (side := _move_side(finding, place, visibility)) is not None),
+        said=tuple(said for sentence in labels.said if (said := _move_said(sentence, place, forget)) is not None),
+        sides=tuple(side for finding in labels.sides if (side := _move_side(finding, place)) is not None),
     )
 
 
-def move_boxes(boxes: FloatArray, place: Map, *, visibility: float) -> tuple[FloatArray, BoolArray]:
+def move_boxes(boxes: FloatArray, place: Map) -> tuple[FloatArray, BoolArray]:
     """Return the bounding boxes of moved boxes [..., 4], clipped, and which of them [...] are still visible."""
     corners = unit_boxes.to_corners(boxes.astype(np.float64))
     xs, ys = corners[..., [0, 2, 0, 2]], corners[..., [1, 1, 3, 3]]
@@ -270,18 +270,18 @@ def move_boxes(boxes: FloatArray, place: Map, *, visibility: float) -> tuple[Flo
     around = np.concatenate([moved.min(axis=-2), moved.max(axis=-2)], axis=-1)
     clipped = around.clip(0, 1)
     whole, left = (np.prod(edges[..., 2:] - edges[..., :2], axis=-1) for edges in (around, clipped))
-    in_sight = (left > 0) & (left >= visibility * whole)
+    in_sight = (left > 0) & (left >= _LEAST_IN_SIGHT * whole)
     return unit_boxes.to_center_size(clipped).astype(np.float32), in_sight
 
 
-def _move_said(sentence: Said, place: Map, visibility: float, forget: bool) -> Said | None:
+def _move_said(sentence: Said, place: Map, forget: bool) -> Said | None:
     """Move the boxes of a sentence. Returns None if one of them is no longer visible: it may be wrong then."""
-    boxes, in_sight = move_boxes(sentence.boxes, place, visibility=visibility)
+    boxes, in_sight = move_boxes(sentence.boxes, place)
     return None if forget and not in_sight.all() else replace(sentence, boxes=boxes[in_sight])
 
 
-def _move_side(finding: OnSide, place: Map, visibility: float) -> OnSide | None:
-    box, in_sight = move_boxes(finding.box, place, visibility=visibility)
+def _move_side(finding: OnSide, place: Map) -> OnSide | None:
+    box, in_sight = move_boxes(finding.box, place)
     return replace(finding, box=box) if in_sight else None
 
 

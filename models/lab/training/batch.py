@@ -24,6 +24,7 @@ from models.lab.training.random_streams import film_numbers, stream
 from models.lab.training.runfile import Run
 from models.lab.training.stages import Drawing
 from models.lab.training.store import FilmStore
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD
 
 AHEAD: Final = 4
 """How many batches each loader makes ahead."""
@@ -124,8 +125,6 @@ class StageFilms(Dataset[Batch]):
             catalog=self._catalog,
             drawing=stage.drawing,
             rng=stream(run.seed, "questions", self._number, first),
-            mean=run.model.mean,
-            std=run.model.std,
         )
 
 
@@ -161,12 +160,10 @@ def collate(
     catalog: Catalog,
     drawing: Drawing,
     rng: np.random.Generator,
-    mean: float,
-    std: float,
 ) -> Batch:
     """Join films, gray values 0..1, into a batch on the CPU, and draw the questions for each film."""
     film_labels = [labels for _, labels in films]
-    pixels = (np.stack([gray for gray, _ in films]) - np.float32(mean)) / np.float32(std)
+    pixels = (np.stack([gray for gray, _ in films]) - np.float32(PUBLISHED_MEAN)) / np.float32(PUBLISHED_STD)
 
     room = max(labels.valid.shape[1] for labels in film_labels)
 

@@ -16,7 +16,7 @@ from models.checkpoint.weights import save_weights
 from models.decisions import Decisions
 from models.lab.training.runfile import Run
 from models.lab.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, begins_with, trained_weights
-from models.manifest import WEIGHTS, InputRule, Manifest, read_manifest
+from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, WEIGHTS, InputRule, Manifest, read_manifest
 
 MODEL, TABLE = "model", "log.csv"
 """The names of the model directory and of the log in the run's output folder."""
@@ -58,7 +58,7 @@ def _manifest(run: Run, model: TrainedModel) -> Manifest:
         intended_use=run.model.intended_use,
         gray=run.model.gray,
         input=InputRule(
-            size=run.network.image_encoder.image_size, mean=run.model.mean, std=run.model.std, resize=run.model.resize
+            size=run.network.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize=run.model.resize
         ),
         sizes=model.network.sizes,
         decisions=Decisions(

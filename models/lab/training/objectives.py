@@ -123,7 +123,6 @@ def patho_cls(forward: Forward) -> Tensor:
         forward.positive,
         forward.negative,
         present=forward.batch.present[:, forward.classes],
-        temperature=forward.stage.temperatures.findings,
     )
     known = forward.batch.known & ~forward.batch.mined
     return mean_by_film(losses, known[:, forward.classes])
@@ -159,7 +158,6 @@ def anat_cls(forward: Forward) -> Tensor:
         present=present,
         known=known,
         drawn=drawn,
-        temperature=forward.stage.temperatures.anatomy,
     )
     return mean_of(losses, known.any(dim=-1))
 
@@ -190,10 +188,7 @@ def anat_mse(forward: Forward) -> Tensor:
 
 def sent_contr(forward: Forward) -> Tensor:
     """Loss "sent-contr": cross-entropy of each located feature over all sentences; its own is the target."""
-    temperature = forward.stage.temperatures.sentences
-    return contrast.sentence_contrast(
-        forward.decoded_sentences, forward.sentences, forward.is_sentence, temperature=temperature
-    )
+    return contrast.sentence_contrast(forward.decoded_sentences, forward.sentences, forward.is_sentence)
 
 
 def sent_mse(forward: Forward) -> Tensor:
@@ -207,7 +202,7 @@ def global_contr(forward: Forward) -> Tensor:
     texts = forward.sentences.masked_fill(~marks, 0).sum(dim=1) / marks.sum(dim=1).clamp(min=1)
     told = forward.is_sentence.any(dim=1)
     films = forward.picture[0].mean(dim=1)
-    return contrast.global_contrast(films[told], texts[told], temperature=forward.stage.temperatures.films)
+    return contrast.global_contrast(films[told], texts[told])
 
 
 def align(forward: Forward) -> Tensor:

@@ -20,7 +20,7 @@ from models.bounds import require
 from models.documents import from_file, read_toml
 from models.errors import ModelError
 from models.lab.training.stages import Augmentation, Stage
-from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, Ages, NetworkSizes, ViewSizes
+from models.manifest import Ages, NetworkSizes, ViewSizes
 
 PROGRAM: Final = 3
 """The version of the step's computation: a run that another version began would continue with other losses."""
@@ -39,12 +39,7 @@ class Model:
     store: Literal["float32", "half_embeddings", "half"] = "float32"
     gray: Literal["voi", "mimic_jpg"] = "voi"
     resize: Literal["direct", "via_256"] = "direct"
-    mean: float = PUBLISHED_MEAN
-    std: float = PUBLISHED_STD
     ages: Ages | None = None
-
-    def __post_init__(self) -> None:
-        require(self, above_zero="std")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,20 +218,14 @@ def _extended_stages(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewData:
-    """The training data of the head: real frontal films; of each phantom a frontal, a lateral and a non-chest film.
-
-    calibration: the share of patients and seeds that the head does not learn from: temperature and thresholds do
-    corners: how often only a corner of a real film is shown, which is no chest
-    """
+    """The training data of the head: real frontal films; of each phantom a frontal, a lateral and a non-chest film."""
 
     phantoms: int
     first_seed: int = 0
     films: tuple[FilmSource, ...] = ()
-    calibration: float = 0.15
-    corners: float = 0.15
 
     def __post_init__(self) -> None:
-        require(self, above_zero="phantoms calibration", not_negative="first_seed", share="calibration corners")
+        require(self, above_zero="phantoms", not_negative="first_seed")
         if self.first_seed + self.phantoms > 1_000_000:
             raise ValueError("first_seed + phantoms must not exceed 1000000: later seeds are reserved for tests")
 

@@ -74,7 +74,6 @@ class Augmentation:
     the film blurred (sigma in pixels at most), its resolution reduced, or the film stored as JPEG; noise: its deviation
     at most, of gray values 0..1
     leads, clips, margin, letters: how often they are drawn onto the film, see `augment`
-    visibility: a box is removed if a smaller share of it than this stays visible
     exchange_sides: a mirrored film has its sides exchanged in words and regions; the published training leaves them
     forget_cropped: labels of boxes that were removed become unknown; in the published training they stay as they are
     """
@@ -99,15 +98,13 @@ class Augmentation:
     clips: float = 0.0
     margin: float = 0.0
     letters: float = 0.0
-    visibility: float = 0.1
     exchange_sides: bool = True
     forget_cropped: bool = True
 
     def __post_init__(self) -> None:
         require(
             self,
-            share="flip shift brightness contrast invert equalize blur coarse noise jpeg leads clips margin letters "
-            "visibility",
+            share="flip shift brightness contrast invert equalize blur coarse noise jpeg leads clips margin letters",
             not_negative="gamma",
             above_zero="blur_sigma",
         )
@@ -175,19 +172,6 @@ class BoxTokenStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Temperatures:
-    """The divisors of the cosines in the published losses (spec §10)."""
-
-    findings: float = 0.2
-    anatomy: float = 0.25
-    sentences: float = 0.25
-    films: float = 0.2
-
-    def __post_init__(self) -> None:
-        require(self, above_zero="findings anatomy sentences films")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One stage of a run, with its own optimizer.
 
@@ -216,7 +200,6 @@ class Stage:
     noise: Noise = field(default_factory=Noise)
     augmentation: Augmentation = field(default_factory=Augmentation)
     drawing: Drawing = field(default_factory=Drawing)
-    temperatures: Temperatures = field(default_factory=Temperatures)
     mined: MinedLabels = field(default_factory=MinedLabels)
     start_box_tokens: BoxTokenStart | None = None
 

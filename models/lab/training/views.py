@@ -42,6 +42,10 @@ _PARTS: Final = 1000
 _BOTH_WAYS: Final = (False, True)
 """A phantom's frontal film is shown as it is and mirrored, because this is the hardest to distinguish."""
 _MIRRORED, _ROTATED = 0.45, 0.2
+_CORNERS: Final = 0.15
+"""How often only a corner of a real film is shown, which is no chest."""
+_CALIBRATING: Final = 0.15
+"""The share of patients and seeds that the head does not learn from: temperature and thresholds do."""
 _CORNER: Final = (0.3, 0.45)
 """The side of a corner that is shown alone, as a share of the film's: too little of a chest to be read."""
 FloatArray = NDArray[np.float32]
@@ -80,7 +84,7 @@ def view_films(run: ViewRun, *, size: int) -> Iterator[ViewFilm]:
     others = [kind for kind in OTHER_KINDS if kind != "lateral"]
     for seed in range(run.data.first_seed, run.data.first_seed + run.data.phantoms):
         rng = stream(run.seed, "view phantom", seed)
-        calibrates = _calibrates(run, f"phantom {seed}")
+        calibrates = _calibrates(f"phantom {seed}")
         film = phantom(seed, size)
         views: tuple[View, ...] = ("AP",) if film.view == "AP" else ("PA",)
         for mirrored in _BOTH_WAYS:
@@ -106,11 +110,11 @@ def lie(pixels: Pixels, *, mirrored: bool, turns: int) -> Pixels:
 def _real(run: ViewRun, source: FilmSource, number: int, *, size: int) -> Iterator[ViewFilm]:
     path = Path(source.file)
     for place, film in enumerate(read_films(path, find_films(source), side=size)):
-        calibrates = _calibrates(run, film.patient)
+        calibrates = _calibrates(film.patient)
         views: tuple[View, ...] = ("AP",) if film.view == "AP" else ("PA",) if film.view == "PA" else ("AP", "PA")
         for again in range(source.repeat):
             rng = stream(run.seed, "view film", number, place, again)
-            if rng.random() < run.data.corners:
+            if rng.random() < _CORNERS:
                 corner = _corner(film.pixels, rng)
                 yield _of_other(run, corner, "not_chest", rng, size=size, calibrates=calibrates)
             else:
@@ -169,8 +173,8 @@ def _turns(rng: np.random.Generator) -> int:
     return int(rng.integers(1, 4)) if rng.random() < _ROTATED else 0
 
 
-def _calibrates(run: ViewRun, name: str) -> bool:
-    return part_of(f"view {name}", parts=_PARTS) < run.data.calibration * _PARTS
+def _calibrates(name: str) -> bool:
+    return part_of(f"view {name}", parts=_PARTS) < _CALIBRATING * _PARTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
