@@ -107,7 +107,6 @@ _NAMES: Final[Mapping[str, str]] = {
     "precision_on_positives": "mAP, on films with the finding alone",
     "two_constant_boxes_on_positives": "mAP of two constant boxes, on films with the finding alone",
     "gain_on_positives": "mAP above that of two constant boxes, on films with the finding alone",
-    "spread": "spread of the centers of best boxes, as a share of the true one",
     "films": "films",
     "films_of_the_paper": "films in the paper",
     "boxes": "boxes",

@@ -1,4 +1,4 @@
-"""Average precision of findings' boxes on patient films, beside two constant boxes, and the spread of the boxes.
+"""Average precision of findings' boxes on patient films, beside two constant boxes.
 
 A finding counts if enough films have boxes of it. On those films alone a figure says how well the boxes fit; on all
 films it counts too that boxes on the others have lower scores. The scale, and the constant boxes, are chosen on the
@@ -64,7 +64,6 @@ def _figures(
     return {
         "films": int(is_positive.sum()),
         **figures(np.arange(len(truths))),
-        "spread": spread(truths, fitted, key),
         "intervals": interval(drawn),
     }
 
@@ -96,22 +95,6 @@ def constant_boxes(truths: Sequence[Truth], key: str, folds: Indices) -> list[De
         others = [truth for truth, own in zip(truths, folds, strict=True) if own != fold]
         constant.append(_best_two(others, key))
     return [constant[int(fold)] for fold in folds]
-
-
-def spread(truths: Sequence[Truth], found: Sequence[Detections], key: str) -> float | None:
-    """Return the spread of the centers of best boxes on films with the finding, as a share of that of its true boxes.
-
-    The spread is the root of the summed variances across and down. None if there is no true box that differs.
-    """
-    pairs = [
-        (truth.boxes[key][:, :2], film.boxes[[film.scores.argmax()], :2])
-        for truth, film in zip(truths, found, strict=True)
-        if key in truth.boxes and len(film.scores)
-    ]
-    if not pairs:
-        return None
-    true, best = (float(np.sqrt(np.concatenate(centers).var(axis=0).sum())) for centers in zip(*pairs, strict=True))
-    return best / true if true else None
 
 
 def _best_two(truths: Sequence[Truth], key: str) -> Detections:
