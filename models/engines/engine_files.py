@@ -57,8 +57,11 @@ class EngineFiles:
         cannot be written: this is checked before the build, which takes minutes.
         """
         content = graph.read_bytes()
-        path = self.path(content, compiler)
-        facts = _facts(compiler) | {"graph": hashlib.sha256(content).hexdigest()}
+        sha256, gpu = hashlib.sha256(content).hexdigest(), re.sub(r"[^a-z0-9]+", "-", compiler.gpu.lower()).strip("-")
+        path = self._folder / f"{sha256}-{gpu}-{compiler.version}.engine"
+        # With other ranges an engine would refuse the reader's inputs.
+        ranges = {axis: asdict(span) for axis, span in RANGES.items()}
+        facts = {"graph": sha256, "gpu": compiler.gpu, "version": compiler.version, "ranges": ranges}
         kept = _read(path, facts)
         try:
             if kept is not None:
@@ -67,10 +70,6 @@ class EngineFiles:
             return compiler.load(self._build(content, compiler, path, facts))
         except EngineUnavailable as error:
             raise EngineUnavailable(error.reason, f"{graph.name}: {error}") from error
-
-    def path(self, graph: bytes, compiler: Compiler[T]) -> Path:
-        """Return the path of a graph's engine (design §4)."""
-        return self._folder / f"{hashlib.sha256(graph).hexdigest()}-{_device(compiler)}.engine"
 
     def _build(self, graph: bytes, compiler: Compiler[T], path: Path, facts: Mapping[str, object]) -> bytes:
         with self._writing():
@@ -88,17 +87,6 @@ class EngineFiles:
         except OSError as error:
             message = f"{self._folder}: cannot be used ({error.strerror}); make it a folder that the node may write to"
             raise EngineUnavailable("not_built", message) from error
-
-
-def _facts(compiler: Compiler[T]) -> dict[str, object]:
-    """Return the target of an engine. With other ranges it would refuse the reader's inputs."""
-    ranges = {axis: asdict(RANGES[axis]) for axis in RANGES}
-    return {"gpu": compiler.gpu, "version": compiler.version, "ranges": ranges}
-
-
-def _device(compiler: Compiler[T]) -> str:
-    gpu = re.sub(r"[^a-z0-9]+", "-", compiler.gpu.lower()).strip("-")
-    return f"{gpu}-{compiler.version}"
 
 
 def _read(path: Path, facts: Mapping[str, object]) -> bytes | None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
-import numpy as np
 import tensorrt as trt
 import torch
 
@@ -28,8 +26,6 @@ from models.engines.torch_engine import in_turns, open_gpu_writer, open_torch
 from models.errors import DeviceError, ModelError
 from models.manifest import read_manifest
 
-_TYPES: Final = MappingProxyType({trt.DataType.FLOAT: torch.float32})
-"""The type of everything that the graphs take and give."""
 _KEPT_LINES: Final = 30
 
 
@@ -62,12 +58,15 @@ class Graph:
     """An engine with its context. One call at a time (`StagedEngine`); every call sets shapes and addresses."""
 
     def __init__(self, engine: trt.ICudaEngine, gpu: Gpu) -> None:
-        """Raise EngineUnavailable if the GPU has no memory for the engine's work."""
+        """Raise EngineUnavailable for an engine of other types, and if the GPU has no memory for its work."""
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        modes = {name: engine.get_tensor_mode(name) for name in names}
-        self._inputs = {name: _type(engine, name) for name in names if modes[name] == trt.TensorIOMode.INPUT}
-        self._outputs = {name: _type(engine, name) for name in names if modes[name] == trt.TensorIOMode.OUTPUT}
-        self._engine = engine
+        if any(engine.get_tensor_dtype(name) != trt.DataType.FLOAT for name in names):
+            raise EngineUnavailable(
+                "not_loaded", "the engine takes or gives other types than float32; export the graphs again"
+            )
+        self._inputs = [name for name in names if engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT]
+        self._outputs = [name for name in names if name not in self._inputs]
+        self._engine = engine  # it must not be freed before its context
         self._context = engine.create_execution_context()
         if self._context is None:
             raise EngineUnavailable("not_loaded", f"the memory of {gpu.name} is full; let no other process use it")
@@ -81,7 +80,7 @@ class Graph:
             for name, tensor in given.items():
                 if not self._context.set_input_shape(name, tuple(tensor.shape)):
                     raise ModelError(f"the engine is not built for {name} of shape {tuple(tensor.shape)}")
-            made = {name: self._gpu.empty(self._shape(name), dtype) for name, dtype in self._outputs.items()}
+            made = {name: self._gpu.empty(self._shape(name), torch.float32) for name in self._outputs}
             for name, tensor in (given | made).items():
                 self._context.set_tensor_address(name, tensor.data_ptr())
             if not self._context.execute_async_v3(self._gpu.stream):
@@ -91,26 +90,16 @@ class Graph:
 
     def _check_types(self, inputs: Inputs) -> None:
         """Raise ModelError for inputs of other names or types: TensorRT would read beyond or misread their memory."""
-        found = {name: torch.from_numpy(np.empty(0, array.dtype)).dtype for name, array in inputs.items()}
-        if found != self._inputs:
-            raise ModelError(f"the engine takes {_listed(self._inputs)}; it was given {_listed(found)}")
+        given = {name: str(array.dtype) for name, array in inputs.items()}
+        if given != dict.fromkeys(self._inputs, "float32"):
+            listed = ", ".join(f"{name} ({kind})" for name, kind in given.items())
+            raise ModelError(f"the engine takes {', '.join(self._inputs)} as float32; it was given {listed}")
 
     def _shape(self, name: str) -> tuple[int, ...]:
         shape = tuple(self._context.get_tensor_shape(name))
         if min(shape, default=0) < 0:
             raise ModelError(f"the engine cannot tell the shape of {name}: its inputs do not fit each other")
         return shape
-
-
-def _type(engine: trt.ICudaEngine, name: str) -> torch.dtype:
-    kind = engine.get_tensor_dtype(name)
-    if kind not in _TYPES:
-        raise ModelError(f"the engine has {name} as {kind}, which no exported graph has; export the graphs again")
-    return _TYPES[kind]
-
-
-def _listed(types: dict[str, torch.dtype]) -> str:
-    return ", ".join(f"{name} ({str(dtype).removeprefix('torch.')})" for name, dtype in types.items())
 
 
 class TensorRtCompiler:

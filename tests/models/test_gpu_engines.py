@@ -223,7 +223,7 @@ def test_inputs_that_do_not_fit_an_engine_are_refused(
     engine = opened(half_model, built, machine)
     patches = engine.encode_image(films(sizes, 1))
 
-    with pytest.raises(ModelError, match=r"takes .*prompts \(float32\); it was given .*prompts \(float64\)"):
+    with pytest.raises(ModelError, match=r"takes .*prompts as float32; it was given .*prompts \(float64\)"):
         engine.find(patches, features(sizes, 1, 3).astype(np.float64))
     with pytest.raises(ModelError, match=r"not built for pixels of shape \(1, 225, 225\)"):
         engine.encode_image(np.zeros((1, 225, 225), np.float32))
