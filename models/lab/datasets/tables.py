@@ -72,7 +72,7 @@ class Row:
         return edges
 
 
-def rows_of(path: Path, columns: Sequence[str], *, separator: str = ",") -> Iterator[Row]:
+def rows_of(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     """Read the rows of a table, plain or compressed by gzip, one at a time.
 
     columns: those that are needed; others may be there
@@ -80,7 +80,7 @@ def rows_of(path: Path, columns: Sequence[str], *, separator: str = ",") -> Iter
     """
     try:
         with _opened(path) as file:
-            table = csv.reader(file, delimiter=separator)
+            table = csv.reader(file)
             header = next(table, [])
             for column in columns:
                 if column not in header:

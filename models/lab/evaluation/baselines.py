@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.evaluation.detection import Detections, Precision
 from models.lab.evaluation.statistics import Bootstrap, Figures
 from models.lab.phantoms import FINDINGS, PhantomSet, phantom
+
+_SIDE: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,9 +54,9 @@ def habits_of(truths: Sequence[Truth]) -> Habits:
     )
 
 
-def training_habits(count: int, *, side: int = 64) -> Habits:
+def training_habits(count: int) -> Habits:
     """Average over the first training phantoms; small pictures suffice, because only the labels are used."""
-    return habits_of([truth_of_phantom(phantom(seed, side=side)) for seed in PhantomSet(first=0, count=count).seeds])
+    return habits_of([truth_of_phantom(phantom(seed, side=_SIDE)) for seed in PhantomSet(first=0, count=count).seeds])
 
 
 def constant_detection(truths: Sequence[Truth], habits: Habits) -> Figures:

@@ -458,7 +458,7 @@ def _bounded(
 ) -> dict[str, tuple[float, list[float]]]:
     """Return figures with the bounds of their 95 % intervals, by drawing patients anew."""
     own = figures(np.arange(len(patients)))
-    drawn = drawn_by_patient(patients, resamples=request.resamples, seed=0)
+    drawn = drawn_by_patient(patients, resamples=request.resamples)
     bounds = interval([figures(some) for some in drawn])
     return {name: (value, bounds.get(name, [])) for name, value in own.items() if value is not None}
 

@@ -104,7 +104,6 @@ def measure(
     films: Films,
     *,
     resamples: int,
-    seed: int = 0,
     most_false: float = MOST_FALSE,
     left_out: Collection[str] = (),
 ) -> dict[str, object]:
@@ -123,14 +122,14 @@ def measure(
         key: curve(films, key, everything)
         | {
             "intervals": interval(
-                [curve(films, key, again) for again in drawn_by_patient(films.patients, resamples=resamples, seed=seed)]
+                [curve(films, key, again) for again in drawn_by_patient(films.patients, resamples=resamples)]
             )
         }
         for key in sorted(called.chosen - {NO_FINDING})
     }
 
     def intervals(some: Indices) -> dict[str, list[float]]:
-        drawn = drawn_by_patient(films.patients[some], resamples=resamples, seed=seed)
+        drawn = drawn_by_patient(films.patients[some], resamples=resamples)
         return interval([figures(films, called, some[again]) for again in drawn])
 
     made["intervals"] = intervals(everything)
@@ -235,9 +234,9 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
     )
 
 
-def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int, seed: int = 0) -> Iterator[Indices]:
+def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int) -> Iterator[Indices]:
     """Yield bootstrap resamples of patients, each as the row numbers of all their films."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     names, owner = np.unique(patients, return_inverse=True)
     own = [np.flatnonzero(owner == number) for number in range(len(names))]
     for _ in range(resamples):

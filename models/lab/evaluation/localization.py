@@ -60,7 +60,7 @@ def _figures(
             made |= {f"precision{suffix}": own, f"two_constant_boxes{suffix}": other, f"gain{suffix}": gain}
         return made
 
-    drawn = [figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples, seed=bootstrap.seed)]
+    drawn = [figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples)]
     return {
         "films": int(is_positive.sum()),
         **figures(np.arange(len(truths))),

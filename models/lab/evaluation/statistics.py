@@ -56,17 +56,16 @@ def _places(probabilities: Scores) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """A bootstrap over films; resamples: number of resampled sets, 0 for none; seed: seed of the random numbers."""
+    """A bootstrap over films; resamples: number of resampled sets, 0 for none."""
 
     resamples: int = 100
-    seed: int = 0
 
     def deviations(self, measure: Callable[[Indices], Figures], films: int) -> dict[str, float]:
         """Return the standard deviation of each figure that could be measured at least twice.
 
         measure: computes the figures of the films with these row numbers, which may repeat
         """
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(0)
         drawn = [measure(rng.integers(films, size=films)) for _ in range(self.resamples)]
         values = {
             name: [value for figures in drawn if (value := figures[name]) is not None] for name in (drawn or [{}])[0]

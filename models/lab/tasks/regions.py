@@ -52,15 +52,13 @@ def classify_one(features: Tensor, positive: Tensor) -> tuple[FloatArray, NDArra
     return probabilities, probabilities.argmax(axis=-1)
 
 
-def classify_each(
-    features: Tensor, positive: Tensor, negative: Tensor, *, threshold: float = 0.5
-) -> tuple[FloatArray, NDArray[np.bool_]]:
+def classify_each(features: Tensor, positive: Tensor, negative: Tensor) -> tuple[FloatArray, NDArray[np.bool_]]:
     """Decide for every class whether features [..., dim] hold it, as for Chest ImaGenome.
 
-    positive, negative: [C, dim]; returns probabilities [..., C], and whether they are above the threshold.
+    positive, negative: [C, dim]; returns probabilities [..., C], and whether they are above 0.5.
     """
     probabilities = _probabilities(features, positive, negative)
-    return probabilities, probabilities > threshold
+    return probabilities, probabilities > 0.5
 
 
 def explain(network: Chex, tokenizer: SentenceTokenizer, features: Tensor, padding: Tensor) -> list[list[str]]:
