@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -18,13 +18,10 @@ from models.manifest import WEIGHTS, read_manifest
 from models.network.chex import Chex, without_numbers
 
 
-def save_weights(path: Path, state: Mapping[str, Tensor], *, half: Collection[str] = ()) -> None:
-    """Write weights atomically.
-
-    half: keys to store as float16, for the embeddings of a directory that must be small
-    """
+def save_weights(path: Path, state: Mapping[str, Tensor], *, half: bool = False) -> None:
+    """Write weights atomically; half: as float16, for a directory that must be small."""
     stored = {
-        key: tensor.detach().to("cpu", torch.float16 if key in half else tensor.dtype).contiguous()
+        key: tensor.detach().to("cpu", torch.float16 if half else tensor.dtype).contiguous()
         for key, tensor in state.items()
     }
     # A network that is in use reads its file on demand, so the file must never be changed in place.

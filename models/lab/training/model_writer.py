@@ -15,7 +15,7 @@ from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import save_weights
 from models.decisions import Decisions
 from models.lab.training.runfile import Run
-from models.lab.training.trained_model import PROMPT_TOKENS, SENTENCE_TOKENS, TrainedModel, begins_with, trained_weights
+from models.lab.training.trained_model import TrainedModel, begins_with, trained_weights
 from models.manifest import PUBLISHED_MEAN, PUBLISHED_STD, WEIGHTS, InputRule, Manifest, read_manifest
 
 MODEL, TABLE = "model", "log.csv"
@@ -30,9 +30,8 @@ def write_model(run: Run, model: TrainedModel) -> Path:
     """
     directory = Path(run.output) / MODEL
     state = _averaged(run, model)
-    half = {"float32": (), "half_embeddings": (PROMPT_TOKENS, SENTENCE_TOKENS), "half": tuple(state)}[run.model.store]
     with new_directory(directory) as aside:
-        save_weights(aside / WEIGHTS, state, half=half)
+        save_weights(aside / WEIGHTS, state, half=run.model.store == "half")
         parameters = sum(weight.numel() for weight in state.values())
         complete(aside, _manifest(run, model), card=_card(run, parameters=parameters))
     return directory

@@ -36,7 +36,7 @@ class Model:
     licence: str
     trained_on: str
     intended_use: str
-    store: Literal["float32", "half_embeddings", "half"] = "float32"
+    store: Literal["float32", "half"] = "float32"
     gray: Literal["voi", "mimic_jpg"] = "voi"
     resize: Literal["direct", "via_256"] = "direct"
     ages: Ages | None = None

@@ -23,9 +23,6 @@ from models.manifest import NetworkSizes, read_manifest
 from models.network.chex import Chex
 from models.reading.tokenizers import SENTENCE_END, VOCABULARIES, PromptTokenizer, SentenceTokenizer, words_of
 
-PROMPT_TOKENS, SENTENCE_TOKENS = "prompt_encoder.tokens.weight", "generator.tokens.weight"
-"""The embeddings that have a row for each token."""
-
 
 def free(network: Chex, stage: Stage) -> list[nn.Parameter]:
     """Enable gradients for the weights of a stage only. Returns them in the network's order. Raises ModelError."""
