@@ -45,13 +45,11 @@ _Maker = tuple[Path, Job]
 class Shard:
     """Some films on disk.
 
-    path: path of both files without suffixes; first: the offset in bytes of the first film's pixels
+    path: path of both files without suffixes
     starts: [film + 1], the offset in bytes of each film's line, and of the end; repeat: how often an epoch uses it
     """
 
     path: Path
-    side: int
-    first: int
     starts: NDArray[np.int64]
     repeat: int
 
@@ -60,10 +58,7 @@ class Shard:
 
     def pixels(self, place: int) -> NDArray[np.uint8]:
         """Read the pixels [side, side] of a film."""
-        count = self.side**2
-        with self.path.with_suffix(".npy").open("rb") as file:
-            file.seek(self.first + place * count)
-            return np.fromfile(file, dtype=np.uint8, count=count).reshape(self.side, self.side)
+        return np.array(np.load(self.path.with_suffix(".npy"), mmap_mode="r")[place])
 
     def line(self, place: int) -> Line:
         """Read the labels of a film."""
@@ -220,7 +215,7 @@ def _open(path: Path, *, side: int, repeat: int) -> Shard:
         raise ModelError(
             f"{pixels} and {lines} do not belong together; delete both and run the command again to make them again"
         )
-    return Shard(path=path, side=side, first=stored.offset, starts=starts, repeat=repeat)
+    return Shard(path=path, starts=starts, repeat=repeat)
 
 
 def _program() -> str:
