@@ -1,6 +1,6 @@
 """Where PyTorch computes: the CPU, or a GPU with its name and driver, its memory, and one stream for all work.
 
-PyTorch allocates the GPU's memory, also that of TensorRT, so the two do not compete for it.
+PyTorch allocates what goes into runtimes and comes out of them; TensorRT takes what its engines work in at its start.
 """
 
 from __future__ import annotations
