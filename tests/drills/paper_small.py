@@ -98,8 +98,10 @@ def go(folder: Path) -> dict[str, Any]:
 
 def without_figure(figures: dict[str, dict[str, Any]]) -> list[str]:
     """Return task and key of every cell of the paper's tables that there is no figure for."""
-    keys = sorted({key for table in read_paper().tables for key in table.every_key})
-    return [key for key in keys if figures.get(key.partition(".")[0], {}).get(key.partition(".")[2]) is None]
+    tables = read_paper().tables
+    other = {key for table in tables for keys in table.other.values() for key in keys.values()}
+    keys = other.union(*(table.keys for table in tables))
+    return [key for key in sorted(keys) if figures.get(key.partition(".")[0], {}).get(key.partition(".")[2]) is None]
 
 
 def draw(raw: Path) -> None:

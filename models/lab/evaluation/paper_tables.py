@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
 
 EVALUATION: Final = "evaluation.json"
 _FILE: Final = Path(__file__).with_name("paper.toml")
-_NUMBER: Final = re.compile(r"\d+(\.\d+)?(±\d+\.\d+)?")
 _NONE: Final = "-"
 _PERCENT: Final = 100.0
 _BY_LABELER, _PAPERS_LABELER = "ce_", "chexbert"
@@ -33,10 +31,6 @@ class Row:
 
     name: str
     values: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if wrong := [value for value in self.values if value != _NONE and not _NUMBER.fullmatch(value)]:
-            raise ValueError(f'values has {wrong[0]!r}, and must have "1.2", "1.2±0.3" or "-"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,25 +54,10 @@ class Table:
     default: int = 0
     other: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        if wrong := [row.name for row in self.rows if len(row.values) != len(self.columns)]:
-            raise ValueError(f"rows: {wrong[0]} must have a value for each of the {len(self.columns)} columns")
-        if len(self.keys) != len(self.names):
-            raise ValueError(f"keys must name a figure for each of the {len(self.names)} {self.figures}")
-        if unknown := {name for keys in self.other.values() for name in keys} - {*self.names}:
-            raise ValueError(f"other names {min(unknown)}, which is none of the {self.figures}")
-        if wrong := [key for key in self.every_key if key.partition(".")[0] not in PUBLISHED_TASKS]:
-            raise ValueError(f"keys has {wrong[0]}, which must begin with one of {', '.join(PUBLISHED_TASKS)}")
-
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the figures."""
         return self.columns if self.figures == "columns" else tuple(row.name for row in self.rows)
-
-    @property
-    def every_key(self) -> tuple[str, ...]:
-        """The keys of all figures, by each definition."""
-        return (*self.keys, *(key for keys in self.other.values() for key in keys.values()))
 
     @property
     def published(self) -> list[Line]:
@@ -96,10 +75,6 @@ class Paper:
     films: Mapping[str, int]
     sets: Mapping[str, str]
     tables: tuple[Table, ...]
-
-    def __post_init__(self) -> None:
-        if any(table.keys() != set(PUBLISHED_TASKS) for table in (self.films, self.sets)):
-            raise ValueError("films and sets must each name every task of the paper")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
