@@ -3,14 +3,13 @@
 The phrases of a film are asked together, each once, without the padding of other films. A mask is what the boxes above
 a score cover, on 1024 x 1024 pixels. Paper and published code differ, so both forms are computed. As written the IoU of
 masks is the mean over phrases (`mask_miou`), and for mAP each phrase of a film is a class (`map`). In the published
-code intersections and unions are summed over all phrases before they are divided (`mask_miou_pooled`, `mask_iou`), and
-for mAP all phrases are of one class (`map_one_class`).
+code intersections and unions are summed over all phrases before they are divided (`mask_miou_pooled`), and for mAP all
+phrases are of one class (`map_one_class`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,16 +32,7 @@ from models.network.detector import Detection
 
 SIDE: Final = 1024
 LEAST_SCORES: Final = (0.1, 0.2, 0.3, 0.4, 0.5)
-_PUBLISHED_SCORE: Final = 0.3
 _PHRASE: Final = "phrase"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """boxes: how they are scaled and suppressed; least_score: above which a box counts for `mask_iou`."""
-
-    boxes: GroundingSettings = field(default_factory=GroundingSettings)
-    least_score: float = _PUBLISHED_SCORE
 
 
 class Grounded(NamedTuple):
@@ -61,51 +51,43 @@ def grounded(model: PublishedModel, phrases: tuple[Phrase, ...], picture: Pictur
     return Grounded(phrases, grounding.locate(model.network, picture, vectors, padding), padding)
 
 
-def chosen(films: Sequence[Grounded]) -> Settings:
-    """Choose the scale by mAP of one class, then the least score by the IoU of masks; of equals the first."""
+def chosen(films: Sequence[Grounded]) -> GroundingSettings:
+    """Choose the scale by mAP of one class; of equals the one nearest 1."""
     scales = [GroundingSettings(scale=scale) for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))]
-    boxes = max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
-    by_score = _ratios(_mask_pixels(films, boxes).sum(axis=0))
-    return Settings(boxes=boxes, least_score=LEAST_SCORES[int(by_score.argmax())])
+    return max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
 
 
-def measure(films: Sequence[Grounded], settings: Settings, bootstrap: Bootstrap) -> dict[str, object]:
+def measure(films: Sequence[Grounded], settings: GroundingSettings, bootstrap: Bootstrap) -> dict[str, object]:
     """Compute all figures of grounding."""
     counts = [len(film.phrases) for film in films]
     own = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
-    pixels, precision = _mask_pixels(films, settings.boxes), _precision(films, settings.boxes)
+    pixels, precision = _mask_pixels(films, settings), _precision(films, settings)
     by_phrase = np.array([precision.per_class(np.array([number]))[_PHRASE] for number in range(len(pixels))])
-    place = LEAST_SCORES.index(settings.least_score)
 
     def figures(some: Indices) -> Figures:
         phrases = np.concatenate([own[film] for film in some])
-        ratios = _ratios(pixels[phrases].sum(axis=0))
         return {
             "mask_miou": float(_ratios(pixels[phrases]).mean()),
-            "mask_miou_pooled": float(ratios.mean()),
-            "mask_iou": float(ratios[place]),
+            "mask_miou_pooled": float(_ratios(pixels[phrases].sum(axis=0)).mean()),
             "map": float(by_phrase[phrases].mean()),
             "map_one_class": precision.per_class(phrases)[_PHRASE],
         }
 
-    ratios = _ratios(pixels.sum(axis=0)).tolist()
     return {
         **figures(np.arange(len(films))),
-        "by_score": {f"{score:g}": ratio for score, ratio in zip(LEAST_SCORES, ratios, strict=True)},
         "films": len(films),
         "phrases": sum(counts),
         "deviations": bootstrap.deviations(figures, len(films)),
     }
 
 
-def in_words(settings: Settings, *, chosen_on: str | None) -> dict[str, object]:
+def in_words(settings: GroundingSettings, *, chosen_on: str | None) -> dict[str, object]:
     """Return settings as they stand beside a result; chosen_on: the name of a file, None if they are as published."""
     return {
         "settings": {
             "chosen_on": chosen_on,
-            "scale": settings.boxes.scale,
-            "overlap": settings.boxes.overlap,
-            "least_score": settings.least_score,
+            "scale": settings.scale,
+            "overlap": settings.overlap,
         }
     }
 

@@ -22,6 +22,7 @@ from models.lab.evaluation.published.model import PublishedModel, looked_at
 from models.lab.evaluation.request import DEFAULT, PUBLISHED_RESAMPLES, TEXT_RESAMPLES, TEXT_TASKS, PublishedTask
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
+from models.lab.tasks.grounding import GroundingSettings
 from models.lab.tasks.prompts import DataSet
 from models.progress import ProgressReport
 
@@ -107,7 +108,7 @@ def _grounding(session: Session) -> dict[str, object]:
         looks = looked_at(session.model, films, session.report, stage=stage)
         return _counted(grounding.grounded(session.model, case.published.phrases, picture) for case, picture in looks)
 
-    settings, name = grounding.Settings(), None
+    settings, name = GroundingSettings(), None
     if session.choose_on is not None:
         name, others = session.choose_on
         settings = grounding.chosen(grounded(others, "choosing, phrases"))
