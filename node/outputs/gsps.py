@@ -252,12 +252,10 @@ def _brightness(thumbnail: Thumbnail, where: Box) -> float:
 
 def _draw_boxes(boxes: Sequence[DrawnBox], graphics: GraphicObjects, layers: dict[str, DrawnLayer]) -> None:
     """Draw boxes into their layers."""
-    for number, drawn in enumerate(boxes, 1):
+    for drawn in boxes:
         layer = layers.setdefault(drawn.layer, DrawnLayer())
         if drawn.is_dashed:
-            compound, segments = graphics.dashed(drawn.box, drawn.tracking, number=number)
-            layer.compounds.append(compound)
-            layer.graphics.extend(segments)
+            layer.graphics.extend(graphics.dashed(drawn.box, drawn.tracking))
         else:
             layer.graphics.append(graphics.rectangle(drawn.box, drawn.tracking))
 

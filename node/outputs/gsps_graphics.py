@@ -1,9 +1,8 @@
 """The graphic and text objects of a presentation state, with their styles (PS3.3 C.10.5).
 
-The box of a present finding is one closed line of five points. A box to be reviewed is a dashed compound graphic;
-dcmtk, and so DICOMscope, drops compound graphics and styles, so the box is drawn as separate segments too (PS3.3
-C.10.5.1.3.1), with the same `CompoundGraphicInstanceID`. Closed line and segments have the tracking UID of their box,
-so the box is the bounding box of all points with one tracking UID, whatever the state.
+The box of a present finding is one closed line of five points. A box to be reviewed is drawn as its dashes, lines of
+two points, because dcmtk, and so DICOMscope, drops compound graphics and styles. Closed line and dashes have the
+tracking UID of their box, so the box is the bounding box of all points with one tracking UID, whatever the state.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from node.outputs.patient import long_text
 _WHITE, _BLACK = [0xFFFF, 0x8080, 0x8080], [0, 0x8080, 0x8080]
 """PCS-Values (PS3.3 C.10.7.1.1)."""
 
-_EQUAL_DASHES = 0x00FF
 _THICKNESS = 2.0
 _FEWEST_DASHES, _MOST_DASHES = 2, 5
 
@@ -34,18 +32,14 @@ Tracking = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnLayer:
-    """The graphics of one layer: the items of the three sequences of an annotation."""
+    """The texts and graphics of one layer."""
 
     texts: list[TextObject] = field(default_factory=list)
     graphics: list[GraphicObject] = field(default_factory=list)
-    compounds: list[Dataset] = field(default_factory=list)
 
     def annotation(self, layer: GraphicLayer, film: Dataset) -> GraphicAnnotation:
         """Return the item of the Graphic Annotation Sequence; film: `document.evidence` with its size."""
-        item = GraphicAnnotation([film], layer, graphic_objects=self.graphics, text_objects=self.texts)
-        if self.compounds:
-            item.CompoundGraphicSequence = self.compounds
-        return item
+        return GraphicAnnotation([film], layer, graphic_objects=self.graphics, text_objects=self.texts)
 
 
 class GraphicObjects:
@@ -56,8 +50,7 @@ class GraphicObjects:
         self._line = line
         self._columns, self._rows = columns, rows
         self._text_style = _sequence("TextStyleSequence", _text_style(line))
-        self._solid = _sequence("LineStyleSequence", _line_style(line, is_dashed=False))
-        self._dashed = _sequence("LineStyleSequence", _line_style(line, is_dashed=True))
+        self._line_style = _sequence("LineStyleSequence", _line_style(line))
 
     def text(self, value: str, where: Box) -> TextObject:
         """Write a text at the left edge of its place, which is clipped at the film's edges."""
@@ -70,23 +63,20 @@ class GraphicObjects:
     def rectangle(self, box: Box, tracking: Tracking | None = None) -> GraphicObject:
         """Draw a box as a closed line, clockwise from top left."""
         left, top, right, bottom = box.edges
-        item = _polyline(((left, top), (right, top), (right, bottom), (left, bottom), (left, top)), tracking)
-        highdicom_gaps.style(item, self._solid)
+        return self._polyline(((left, top), (right, top), (right, bottom), (left, bottom), (left, top)), tracking)
+
+    def dashed(self, box: Box, tracking: Tracking) -> list[GraphicObject]:
+        """Draw a box as its dashes."""
+        dashes = [self._polyline(points, tracking) for points in _segments(box, 2 * self._line)]
+        for dash in dashes:
+            highdicom_gaps.leave_open(dash)
+        return dashes
+
+    def _polyline(self, points: Points, tracking: Tracking | None) -> GraphicObject:
+        name, uid = (None, None) if tracking is None else tracking
+        item = GraphicObject("POLYLINE", np.array(points), "PIXEL", tracking_id=name, tracking_uid=uid)
+        highdicom_gaps.style(item, self._line_style)
         return item
-
-    def dashed(self, box: Box, tracking: Tracking, *, number: int) -> tuple[Dataset, list[GraphicObject]]:
-        """Draw a box as a dashed compound graphic, and as segments; number: unique among the compound graphics."""
-        compound = highdicom_gaps.compound(box, number)
-        highdicom_gaps.style(compound, self._dashed)
-        segments = [_polyline(points, tracking) for points in _segments(box, 2 * self._line)]
-        for segment in segments:
-            highdicom_gaps.part_of(segment, number)
-        return compound, segments
-
-
-def _polyline(points: Points, tracking: Tracking | None) -> GraphicObject:
-    name, uid = (None, None) if tracking is None else tracking
-    return GraphicObject("POLYLINE", np.array(points), "PIXEL", tracking_id=name, tracking_uid=uid)
 
 
 def _segments(box: Box, length: float) -> Iterator[Points]:
@@ -128,16 +118,13 @@ def _text_style(line: float) -> Dataset:
     return style
 
 
-def _line_style(line: float, *, is_dashed: bool) -> Dataset:
+def _line_style(line: float) -> Dataset:
     """Return the style of a white line with a black shadow."""
     style = Dataset()
     style.PatternOnColorCIELabValue = _WHITE
     style.PatternOnOpacity = 1.0
     style.LineThickness = _THICKNESS
-    style.LineDashingStyle = "DASHED" if is_dashed else "SOLID"
-    if is_dashed:
-        style.PatternOffOpacity = 0.0
-        style.LinePattern = _EQUAL_DASHES
+    style.LineDashingStyle = "SOLID"
     _add_shadow(style, line)
     return style
 

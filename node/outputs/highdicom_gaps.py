@@ -30,7 +30,6 @@ from pydicom.sr.coding import Code as Concept
 from pydicom.tag import Tag
 from pydicom.uid import BasicTextSRStorage
 
-from models.contract import Box
 from node.dicom import overlays
 from node.dicom.overlays import DisplayShutter
 
@@ -163,35 +162,20 @@ def recommend_gray(layer: GraphicLayer, gray: int) -> GraphicLayer:
     return layer
 
 
-def style(drawn: GraphicObject | TextObject | Dataset, of: DataElement) -> None:
-    """Give a graphic or a text its style (PS3.3 C.10.5.1.1, C.10.5.1.2): color, shadow, thickness, dashes.
+def style(drawn: GraphicObject | TextObject, of: DataElement) -> None:
+    """Give a graphic or a text its style (PS3.3 C.10.5.1.1, C.10.5.1.2): color, shadow, thickness.
 
     Proposal: "GraphicObject and TextObject: arguments line_style and text_style".
     """
     drawn.add(of)
 
 
-def compound(box: Box, number: int) -> Dataset:
-    """Draw a box as a rectangle of the compound graphics (PS3.3 C.10.5), which highdicom does not have.
+def leave_open(line: GraphicObject) -> None:
+    """Say nothing of the inside of an open line, which has none (PS3.3 C.10.5).
 
-    number: unique among the compound graphics
-    Proposal: "Add CompoundGraphicObject, and an argument compound_graphics of GraphicAnnotation".
+    Proposal: "GraphicObject: set GraphicFilled for closed graphics alone".
     """
-    item = Dataset()
-    item.CompoundGraphicInstanceID = number
-    item.CompoundGraphicUnits = "PIXEL"
-    item.GraphicDimensions = 2
-    item.NumberOfGraphicPoints = 2
-    item.GraphicData = list(box.edges)
-    item.CompoundGraphicType = "RECTANGLE"
-    item.GraphicFilled = "N"
-    return item
-
-
-def part_of(segment: GraphicObject, number: int) -> None:
-    """Say to which compound graphic a segment belongs; it is a line without an inside."""
-    segment.CompoundGraphicInstanceID = number
-    del segment.GraphicFilled
+    del line.GraphicFilled
 
 
 def show_whole(state: Dataset, pixel_shape: tuple[int, int]) -> None:
