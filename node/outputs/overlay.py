@@ -182,15 +182,14 @@ def width_of(text: str, used: Font) -> float:
 
 
 def wrapped(text: str, width: float, used: Font) -> list[str]:
-    """Break a text into lines that fit into `width` pixels; a word that is wider than a line is broken too."""
+    """Break a text between its words into lines that fit into `width` pixels."""
     lines = [""]
     for word in drawable(text).replace(" %", "\0%").split():
-        for part in _broken(word, width, used):
-            longer = f"{lines[-1]} {part}".strip()
-            if lines[-1] and width_of(longer.replace("\0", " "), used) > width:
-                lines.append(part)
-            else:
-                lines[-1] = longer
+        longer = f"{lines[-1]} {word}".strip()
+        if lines[-1] and width_of(longer.replace("\0", " "), used) > width:
+            lines.append(word)
+        else:
+            lines[-1] = longer
     return [line.replace("\0", " ") for line in lines]
 
 
@@ -224,16 +223,3 @@ def _drawable(character: str) -> str:
     plain = "".join(part for part in unicodedata.normalize("NFKD", character) if not unicodedata.combining(part))
     spellings = (character, plain, character.casefold())
     return next((spelling for spelling in spellings if spelling and all(map(is_drawable, spelling))), "?")
-
-
-def _broken(word: str, width: float, used: Font) -> Iterator[str]:
-    """Yield the parts of a word, each as long as fits on a line."""
-    if width_of(word, used) <= width:
-        yield word
-        return
-    start = 0
-    for end in range(1, len(word) + 1):
-        if end - start > 1 and width_of(word[start:end], used) > width:
-            yield word[start : end - 1]
-            start = end - 1
-    yield word[start:]
