@@ -143,14 +143,6 @@ def image_library(source: Dataset, descriptors: Iterable[ContentItem]) -> Contai
     return library
 
 
-def evaluate(root: ContainerContentItem, evaluations: ContainerContentItem) -> None:
-    """Add qualitative evaluations to a measurement report (TID 1500 row 12), which `MeasurementReport` does not take.
-
-    Proposal: "MeasurementReport: an argument for qualitative evaluations outside of measurement groups".
-    """
-    root.ContentSequence.append(evaluations)
-
-
 def recommend_gray(layer: GraphicLayer, gray: int) -> GraphicLayer:
     """Recommend the gray value of a layer (PS3.3 C.10.7), 0 to 65535: `GraphicLayer` takes a color alone.
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from highdicom.sr import (
     AlgorithmIdentification,
+    CodeContentItem,
     ContainerContentItem,
     ContentItem,
     FindingSite,
@@ -45,7 +46,6 @@ from node.outputs import highdicom_gaps, vocabulary, wording
 from node.outputs.patient import long_text, short_text
 from node.outputs.sr.items import (
     POLYLINE,
-    code,
     concept,
     container,
     container_of,
@@ -142,7 +142,7 @@ def evaluations(film: Film, source: Dataset, *, zone: tzinfo) -> ContainerConten
     """
     items = list[ContentItem]()
     for finding in (each for each in film.findings if not each.boxes):
-        answer = code(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
+        answer = CodeContentItem(concept(finding.code), state_of(finding), RelationshipTypeValues.CONTAINS)
         with_content(said_by_reader(answer, finding.reader, zone), _probability(finding, PROPERTIES))
         items.append(inferred_from(answer, source_object(source)))
     for words, boxes in wording.loose(film, (each for each in wording.reported(film) if each.boxes)):
@@ -171,7 +171,7 @@ def _comments(film: Film, finding: Finding, box: FindingBox, zone: tzinfo) -> It
         yield said_by_reader(text(wording.said(sentence)), sentence.reader, zone)
     if (about := wording.about_box(film, finding, box)) is not None:
         by = None if finding.sentence is None else ORIGINS.get(film.sentences[finding.sentence].by)
-        origin = [] if by is None else [code(ORIGIN, by, RelationshipTypeValues.HAS_CONCEPT_MOD)]
+        origin = [] if by is None else [CodeContentItem(ORIGIN, by, RelationshipTypeValues.HAS_CONCEPT_MOD)]
         yield with_content(text(about), origin)
 
 

@@ -14,7 +14,6 @@ from typing import Final, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from highdicom.sr import (
-    CodeContentItem,
     CodedConcept,
     CompositeContentItem,
     ContainerContentItem,
@@ -82,11 +81,6 @@ def with_content(item: ItemT, content: Iterable[ContentItem]) -> ItemT:
 def text(value: str, *, name: Concept = COMMENT) -> TextContentItem:
     """Make a contained text, without characters that are invalid in DICOM; never empty (PS3.3 C.17.3, type 1C)."""
     return TextContentItem(name, long_text(value) or "-", RelationshipTypeValues.CONTAINS)
-
-
-def code(name: Concept, value: Concept, relationship: RelationshipTypeValues) -> CodeContentItem:
-    """Make a coded answer."""
-    return CodeContentItem(name, value, relationship)
 
 
 def impression_text(lines: Iterable[str]) -> TextContentItem:

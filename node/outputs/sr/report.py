@@ -26,6 +26,7 @@ from zoneinfo import ZoneInfo
 
 from highdicom.coding_schemes import CodingSchemeIdentificationItem
 from highdicom.sr import (
+    CodeContentItem,
     ContainerContentItem,
     ContentItem,
     ContentSequence,
@@ -53,7 +54,6 @@ from node.outputs.sr.items import (
     COMPREHENSIVE_3D,
     FORMS,
     Form,
-    code,
     container_of,
     impression_text,
     inferred_from,
@@ -390,7 +390,7 @@ def tree_of(
     library = highdicom_gaps.image_library(source, _describe_film(film, source))
     root.ContentSequence = ContentSequence([*beginning, first, analyzed, *texts, library, measurements])
     if evaluations is not None:
-        highdicom_gaps.evaluate(root, evaluations)
+        root.ContentSequence.append(evaluations)  # TID 1500 row 12, which `MeasurementReport` does not take
     root.ContentSequence.append(text(wording.intended_use(report, [film])))
     return root
 
@@ -406,7 +406,7 @@ RADIOGRAPH = Concept("RG", "DCM", "Radiographic imaging")
 
 def _describe_film(film: Film, source: Dataset) -> Iterator[ContentItem]:
     context = RelationshipTypeValues.HAS_ACQ_CONTEXT
-    yield code(codes.DCM.Modality, MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH), context)
+    yield CodeContentItem(codes.DCM.Modality, MODALITIES.get(read_text(source, "Modality"), RADIOGRAPH), context)
     columns, rows = wording.size(film)
     for name, pixels in ((codes.DCM.PixelDataRows, rows), (codes.DCM.PixelDataColumns, columns)):
         yield NumContentItem(name, pixels, PIXELS, relationship_type=context)
