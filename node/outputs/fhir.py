@@ -33,9 +33,18 @@ from node.dicom import identity
 from node.domain import Film, Finding, FindingBox, Note, OutputObject, ReaderMark, Report, derive_uid
 from node.hl7.order import Order
 from node.outputs import impression, ratio_text, report_txt, vocabulary, wording
-from node.outputs.messages import MessageWriter, Place, SentMessage, accession_of, as_output, state_in_words, zone_of
+from node.outputs.messages import (
+    MessageWriter,
+    Place,
+    SentMessage,
+    accession_of,
+    as_output,
+    order_numbers,
+    state_in_words,
+    zone_of,
+)
 from node.outputs.oru import abnormal_flag
-from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
+from node.outputs.patient import best_described, made_at, read_text, whole_text
 from node.outputs.sr.findings import PERCENT, PRIVATE_SCHEME, quantity_name, state_of
 from node.outputs.sr.items import FORMS, concept, outline
 from node.outputs.sr.ratio import NO_UNITS, RATIO
@@ -72,7 +81,6 @@ def write(
     report: Report,
     sources: Mapping[str, Dataset],
     zone: ZoneInfo,
-    *,
     order: Order | None,
     documents: Sequence[OutputObject],
 ) -> tuple[OutputObject, bytes]:
@@ -260,12 +268,8 @@ class _Maker:
         }
 
     def _requests(self) -> list[_Resource]:
-        placer = whole_of_request(self._described, "PlacerOrderNumberImagingServiceRequest")
-        filler = whole_of_request(self._described, "FillerOrderNumberImagingServiceRequest")
-        if self._order is not None:
-            placer = self._order.placer_number[0] if self._order.placer_number else placer
-            filler = self._order.filler_number[0] if self._order.filler_number else filler
-        numbers = ((ACCESSION, self._accession), (PLACER, placer), (FILLER, filler))
+        placer, filler = order_numbers(self._described, self._order)
+        numbers = ((ACCESSION, self._accession), (PLACER, placer[0]), (FILLER, filler[0]))
         return [
             {"type": "ServiceRequest", "identifier": _identifier(kind, number)} for kind, number in numbers if number
         ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Protocol
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -31,24 +30,12 @@ class SentMessage:
     is_withdrawal: bool
 
 
-class Write(Protocol):
-    """Writes the message of one report."""
-
-    def __call__(
-        self,
-        report: Report,
-        sources: Mapping[str, Dataset],
-        zone: ZoneInfo,
-        *,
-        order: Order | None,
-        documents: Sequence[OutputObject],
-    ) -> tuple[OutputObject, bytes]:
-        """Return the output, and the message as bytes.
-
-        sources: header of each film's object by SOP Instance UID
-        order: the order for this study, if an information system sent it
-        documents: the other outputs of the round; the message names the structured reports, in every form
-        """
+Write = Callable[
+    [Report, Mapping[str, Dataset], ZoneInfo, Order | None, Sequence[OutputObject]], tuple[OutputObject, bytes]
+]
+"""Gets a report, the header of each of its films by SOP Instance UID, the zone of the site, the order for the study if
+an information system sent one, and the other outputs of the round: the message names the structured reports, in every
+form. Returns the output, and the message as bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +62,13 @@ def as_output(kind: str, report: Report, uid: str) -> OutputObject:
 def accession_of(described: Dataset, order: Order | None) -> str:
     """Return the accession number of the films, or else that of the order; "" if there is none."""
     return whole_of_request(described, "AccessionNumber") or (order.accession if order else "")
+
+
+def order_numbers(described: Dataset, order: Order | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the components of the placer's and the filler's order number: the order's, else those of the films."""
+    placer = (whole_of_request(described, "PlacerOrderNumberImagingServiceRequest"),)
+    filler = (whole_of_request(described, "FillerOrderNumberImagingServiceRequest"),)
+    return (order.placer_number or placer, order.filler_number or filler) if order else (placer, filler)
 
 
 def zone_of(described: Dataset, zone: ZoneInfo) -> tzinfo | None:

@@ -34,7 +34,15 @@ from node.domain import Finding, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.hl7.text import SEGMENT_END, escape, printable, read
 from node.outputs import impression, ratio_text, report_txt, vocabulary, wording
-from node.outputs.messages import MessageWriter, SentMessage, accession_of, as_output, state_in_words, zone_of
+from node.outputs.messages import (
+    MessageWriter,
+    SentMessage,
+    accession_of,
+    as_output,
+    order_numbers,
+    state_in_words,
+    zone_of,
+)
 from node.outputs.patient import best_described, made_at, read_text, whole_of_request, whole_text
 from node.outputs.sr.findings import PERCENT, quantity_name, state_of
 from node.outputs.sr.items import FORMS
@@ -67,7 +75,6 @@ def write(
     report: Report,
     sources: Mapping[str, Dataset],
     zone: ZoneInfo,
-    *,
     order: Order | None,
     documents: Sequence[OutputObject],
 ) -> tuple[OutputObject, bytes]:
@@ -81,7 +88,9 @@ def write(
     result.add_group("ORU_R01_PATIENT").add(_patient(described, f"{report.study_uid}{report.part}"))
     observations = result.add_group("ORU_R01_ORDER_OBSERVATION")
     accession = accession_of(described, order)
-    numbers = _numbers(described, order, accession)
+    placer, filler = order_numbers(described, order)
+    # If no filler number is known, the accession number replaces it, as in most departments.
+    numbers = placer, filler if any(filler) else (accession,)
     at = _study_time(described, zone)  # the time to which the observations belong, too (7.4.2.14)
     observations.add(_segment("ORC", {1: "RE", 2: numbers[0], 3: numbers[1]}))
     observations.add(_request(described, numbers, accession, at=at))
@@ -183,16 +192,6 @@ def _names(name: str) -> Iterator[Components]:
         if any(group):
             family, given, middle, prefix, suffix = (part.strip() for part in (*group, "", "", "", "")[:5])
             yield (family, given, middle, suffix, prefix, "", "L", representation)
-
-
-def _numbers(source: Dataset, order: Order | None, accession: str) -> tuple[Components, Components]:
-    """Return the placer's and the filler's order number: from the order if there is an order, else from the films.
-
-    If no filler number is known, the accession number replaces it, as in most departments.
-    """
-    placer = (whole_of_request(source, "PlacerOrderNumberImagingServiceRequest"),)
-    filler = (whole_of_request(source, "FillerOrderNumberImagingServiceRequest") or accession,)
-    return (order.placer_number or placer, order.filler_number or filler) if order else (placer, filler)
 
 
 def _request(source: Dataset, numbers: tuple[Components, Components], accession: str, *, at: str) -> Segment:

@@ -113,7 +113,7 @@ def _messages_on(
     sent = [output for output in given if output.receivers or not wanted.destinations]
     for kind in messages_in(wanted.kinds):
         write = messages.writer_of(kind).write
-        yield write(part.report, part.headers, wanted.zone, order=order, documents=sent)
+        yield write(part.report, part.headers, wanted.zone, order, sent)
 
 
 def _on_part(output: OutputObject, part: AnsweredPart, number: int) -> OutputObject:
