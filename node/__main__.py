@@ -135,7 +135,6 @@ def _read(options: argparse.Namespace) -> int:
             zone=local,
             character_set=options.character_set,
             kinds=options.outputs,
-            with_searched=options.searched,
             on_file=tell,
         )
         try:

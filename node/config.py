@@ -213,7 +213,6 @@ class ReportSettings:
     denials: whether sentences that deny a finding below its measured threshold are withheld, or leave with a mark
     cardiothoracic_ratio: whether the ratio is sent, if the model states its error
     unmeasured_ratio: whether it is also sent if that error was measured on phantoms alone, or not at all
-    searched: whether report.json has the boxes where the network searched for findings that it does not report
     writers: number of processes that write objects; 0: the node itself writes; unset: by the number of processors
     """
 
@@ -221,7 +220,6 @@ class ReportSettings:
     denials: Literal["withheld", "marked"] = "withheld"
     cardiothoracic_ratio: bool = True
     unmeasured_ratio: bool = False
-    searched: bool = False
     writers: Annotated[int, between(0, 64)] | None = None
 
     def __post_init__(self) -> None:

@@ -246,7 +246,7 @@ def _is_placed(mark: ReaderMark | None) -> bool:
 class Searched:
     """Where the network looked for a finding that it does not report: boxes that are no finding, and count nowhere.
 
-    Only a layer of the page shows them, and report.json where it is asked to; no object and no message does.
+    Only a layer of the page shows them.
     """
 
     prompt: str

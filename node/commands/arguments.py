@@ -77,11 +77,6 @@ def add_read(read: argparse.ArgumentParser, *, run: object) -> None:
         metavar="TERM",
         help="of text that is neither in the set that its header names nor UTF-8, such as 'ISO_IR 100' or GB18030",
     )
-    read.add_argument(
-        "--searched",
-        action="store_true",
-        help="have report.json say where the network looked for what it does not report; these boxes are no findings",
-    )
     read.add_argument("--json", action="store_true", help="answer with one JSON document")
     add_model(read, run=run, required=True)
     add_trust(read)

@@ -121,7 +121,6 @@ class FileReader:
     zone: local time of the objects
     character_set: see `header_reading.read_header`
     kinds: the kinds of objects to write
-    with_searched: see `report_json.film_for_programs`
     on_file: called with each file and its outcome
     """
 
@@ -130,7 +129,6 @@ class FileReader:
     zone: ZoneInfo
     character_set: str = ""
     kinds: Sequence[str] = DEFAULT_OUTPUTS
-    with_searched: bool = False
     on_file: OnFile = _unheard
 
     def read(self, studies: Sequence[StudyFiles], out: Path) -> Iterator[JsonObject]:
@@ -165,8 +163,7 @@ class FileReader:
         except OSError as error:
             raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
         made_by = (VERSION, *self.reader.identity.parts, self.prompts.sha256)
-        searched = ["searched"] if self.with_searched else []
-        how = (str(self.zone), *filter(None, (self.character_set,)), *self.kinds, *searched)
+        how = (str(self.zone), *filter(None, (self.character_set,)), *self.kinds)
         return hashlib.sha256("\0".join((*made_by, *how, *files)).encode()).hexdigest()
 
     def _answer(self, path: Path, identity: Dataset) -> Answered:
@@ -203,7 +200,6 @@ class FileReader:
             sections=[*parts, replace(report, films=unclear)] if unclear else parts or [report],
             left_alone=[Film(source=str(answer.dataset.SOPInstanceUID), reason=answer.reason) for answer in left],
             made_from=made_from,
-            with_searched=self.with_searched,
         )
 
 

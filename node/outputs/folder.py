@@ -38,7 +38,6 @@ def write_folder(
     sections: Sequence[Report] = (),
     left_alone: Sequence[Film] = (),
     made_from: str = "",
-    with_searched: bool = False,
 ) -> JsonObject:
     """Write `out/<StudyInstanceUID>/` and return the content of its report.json, which is written last.
 
@@ -47,7 +46,6 @@ def write_folder(
     sections: the reports in report.txt, one per part of the study, if that is not the report itself
     left_alone: objects without an answer, for report.json only
     made_from: identifies everything that the results depend on, for `made_before`
-    with_searched: see `report_json.film_for_programs`
     """
     folder = out / report.study_uid
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +68,7 @@ def write_folder(
     for stale in {path.name for pattern in _RESULTS for path in folder.glob(pattern)} - set(names):
         (folder / stale).unlink()
     _write(folder / _TEXT, _text(sections or [report]).encode())
-    content = report_json.report_to_json(report, names, left_alone=left_alone, with_searched=with_searched)
+    content = report_json.report_to_json(report, names, left_alone=left_alone)
     if len(sections) > 1:
         content["parts"] = [[film.source for film in section.films] for section in sections]
     if made_from:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from models.contract import ScoredBox
 from models.documents import encode
@@ -12,19 +11,12 @@ from node.outputs import impression, ratio_text, wording
 
 VERSION = 1
 
-SEARCHED_NOTE: Final = (
-    "These boxes are not findings: they show where the network looked for findings that it does not report."
-)
 
-
-def report_to_json(
-    report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = (), with_searched: bool = False
-) -> JsonObject:
+def report_to_json(report: Report, outputs: Sequence[str], *, left_alone: Iterable[Film] = ()) -> JsonObject:
     """Return the content of report.json.
 
     outputs: names of the files written beside it
     left_alone: objects without an answer, which are listed with their reason
-    with_searched: see `film_for_programs`
     """
     model = report.model
     return {
@@ -38,17 +30,14 @@ def report_to_json(
             "prompts": report.prompts_name,
             "prompts_sha256": report.prompts_sha256,
         },
-        "films": [film_for_programs(film, with_searched=with_searched) for film in (*report.films, *left_alone)],
+        "films": [film_for_programs(film) for film in (*report.films, *left_alone)],
         "outputs": list(outputs),
     }
 
 
-def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
-    """Return an entry of `films` in report.json (design §8).
-
-    with_searched: whether it has, under a separate key, the searched boxes of findings that are not reported
-    """
-    content: JsonObject = {
+def film_for_programs(film: Film) -> JsonObject:
+    """Return an entry of `films` in report.json (design §8)."""
+    return {
         "source": film.source,
         "status": "read" if film.is_read else "not_processed",
         "reason": film.reason,
@@ -63,12 +52,6 @@ def film_for_programs(film: Film, *, with_searched: bool = False) -> JsonObject:
         "measurements": ratio_text.to_json(film),
         "impression": [*impression.of_film(film)],
     }
-    if with_searched and film.is_read:
-        prompts: list[Json] = [
-            {"prompt": place.prompt, "boxes": _scored_to_json(place.boxes)} for _, place in wording.searched(film)
-        ]
-        content["searched"] = {"note": SEARCHED_NOTE, "prompts": prompts}
-    return content
 
 
 def _sentence_to_json(sentence: GroundedSentence) -> JsonObject:

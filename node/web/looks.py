@@ -130,7 +130,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     return LookAnswer(
         id=look.id,
         seconds=int(look_files.SECONDS),
-        film=dict(report_json.film_for_programs(film, with_searched=parts.settings.report.searched)),
+        film=dict(report_json.film_for_programs(film)),
         model={"name": identity.name, "version": identity.version, "engine": identity.engine},
     )
 

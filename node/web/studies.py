@@ -203,7 +203,7 @@ class ReceivedFilm:
             return "waiting" if self.round is None else "left_alone"
         return "read" if self.film.is_read else "not_processed"
 
-    def described(self, *, also_in: Iterable[OtherStudy], with_searched: bool) -> StudyFilm:
+    def described(self, *, also_in: Iterable[OtherStudy]) -> StudyFilm:
         """Return the film as the interface for programs shows it; as `report_json.film_for_programs`."""
         return StudyFilm(
             uid=self.instance.sop_instance_uid,
@@ -211,7 +211,7 @@ class ReceivedFilm:
             status=self.status,
             rejected=self.rejected,
             round=self.round,
-            film=None if self.film is None else report_json.film_for_programs(self.film, with_searched=with_searched),
+            film=None if self.film is None else report_json.film_for_programs(self.film),
             model=str(self.reading.get("model", "")),
             engine=str(self.reading.get("engine", "")),
             prompts=str(self.reading.get("prompts", "")),
@@ -262,10 +262,7 @@ def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFi
     waiting = gathering.waiting(spool, study_uid)
     detail = StudyDetail(
         line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
-        films=tuple(
-            found.described(also_in=_others(spool, found.instance), with_searched=settings.report.searched)
-            for found in seen
-        ),
+        films=tuple(found.described(also_in=_others(spool, found.instance)) for found in seen),
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
         deliveries=tuple(map(_sent, known.deliveries)),

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 from PIL import Image
 
 from models.contract import Box, FindingState, PromptReading, Question, ScoredBox
 from models.lab.phantoms import phantom
-from node.commands import read_files
-from node.domain import Assessment, Film, JsonObject, ReaderMark, Searched
+from node.domain import Assessment, Film, ReaderMark, Searched
 from node.output_kinds import OUTPUTS
-from node.outputs import impression, oru, report_json, wording
+from node.outputs import impression, oru, wording
 from node.outputs.asked_question import answer_to_json
 from node.outputs.folder import write_folder
 from node.outputs.source import from_files
@@ -25,7 +22,6 @@ from node.read import findings, open_film, prompts
 from node.read.film import film_of
 from node.read.model import RadiographReader, Reading, open_reader
 from tests.support import films, samples
-from tests.support.fakes import ScriptedReader
 from tests.support.samples import BERLIN, absent, finding, report, uncalibrated
 
 PROMPTS = prompts.load("chexpert14")
@@ -110,39 +106,15 @@ def searching() -> Film:
     return replace(shown, searched=(Searched(prompt="pneumothorax", boxes=LOOKED),))
 
 
-def entry(film: Film, *, with_searched: bool) -> JsonObject:
-    content: JsonObject = json.loads(json.dumps(report_json.film_for_programs(film, with_searched=with_searched)))
-    return content
-
-
-def test_report_json_has_them_only_if_asked_and_apart() -> None:
-    film, plain = searching(), replace(searching(), searched=())
-
-    off, on = entry(film, with_searched=False), entry(film, with_searched=True)
-
-    assert json.dumps(off) == json.dumps(entry(plain, with_searched=False))
-    assert on.pop("searched") == {
-        "note": report_json.SEARCHED_NOTE,
-        "prompts": [{"prompt": "pneumothorax", "boxes": [{"box": [1100.5, 200, 1500, 640.25], "score": 0.125}]}],
-    }
-    assert json.dumps(on) == json.dumps(off)
-    assert "not findings" in report_json.SEARCHED_NOTE
-    assert "searched" not in entry(samples.unread(1), with_searched=True)
-
-
-def test_no_other_output_has_them(tmp_path: Path) -> None:
+def test_no_output_has_them(tmp_path: Path) -> None:
     films.saved(tmp_path, films.thumbnail())
     film, plain = on_thumbnail(), replace(on_thumbnail(), searched=())
     headers = {film.source: films.thumbnail()}
 
-    before, off, on = (
-        folder_of(tmp_path / name, shown, with_searched=name == "on")
-        for name, shown in (("before", plain), ("off", film), ("on", film))
-    )
+    before, after = (folder_of(tmp_path / name, shown) for name, shown in (("before", plain), ("after", film)))
     sent = [oru.write(report(each), headers, BERLIN, order=None, documents=[])[1] for each in (film, plain)]
 
-    assert off == before
-    assert {name for name in on if on[name] != before[name]} == {"report.json"}
+    assert after == before
     assert {name.split(".")[-2] for name in before if name.endswith(".dcm")} == {*("sr", "sr3d", "text", "gsps", "sc")}
     assert sent[0] == sent[1]
     assert impression.of_film(film) == impression.of_film(plain)
@@ -155,29 +127,6 @@ def test_what_a_reader_judged_is_not_among_them(what: Assessment) -> None:
     film = replace(searching(), findings=(finding(), replace(absent(), state=state, reader=mark)))
 
     assert wording.searched(film) == []
-    assert entry(film, with_searched=True)["searched"] == {"note": report_json.SEARCHED_NOTE, "prompts": []}
-
-
-def test_reading_a_folder_again_follows_the_option(tmp_path: Path) -> None:
-    path, outcomes = films.saved(tmp_path, films.thumbnail()), []
-
-    def read(*, with_searched: bool) -> object:
-        reader = read_files.FileReader(
-            reader=ScriptedReader(),
-            prompts=PROMPTS,
-            zone=ZoneInfo("UTC"),
-            with_searched=with_searched,
-            on_file=lambda _, outcome: outcomes.append(outcome),
-        )
-        [made] = reader.read(read_files.collect([path]), tmp_path / "out")
-        [film] = json.loads(json.dumps(made))["films"]
-        return film.get("searched")
-
-    told = [read(with_searched=with_searched) for with_searched in (False, True, True)]
-
-    assert told[0] is None
-    assert told[1] == told[2] != told[0]
-    assert outcomes == ["read", "read", read_files.DONE_BEFORE]
 
 
 def on_thumbnail() -> Film:
@@ -197,12 +146,12 @@ def on_thumbnail() -> Film:
     )
 
 
-def folder_of(out: Path, film: Film, *, with_searched: bool) -> dict[str, bytes]:
+def folder_of(out: Path, film: Film) -> dict[str, bytes]:
     """Write all outputs of a film into a folder, and return its files."""
     header, of = films.thumbnail(), report(film)
     of = replace(of, study_uid=str(header.StudyInstanceUID))
     sources = from_files({film.source: header}, {film.source: out.parent / "film.dcm"})
     out.mkdir()
     objects = write_objects(of, sources, zone=BERLIN, kinds=tuple(OUTPUTS.own))
-    write_folder(out, of, objects, sources, with_searched=with_searched)
+    write_folder(out, of, objects, sources)
     return {path.name: path.read_bytes() for path in (out / of.study_uid).iterdir()}

@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Browser, FilePayload, Page, Route, expect
 from pydicom.dataset import Dataset
 
-from node.config import ReportSettings, Settings
+from node.config import Settings
 from tests.support import films
 from tests.support.archived import StartNode
 from tests.support.browsed import Browsed, drag, tab_to
@@ -49,7 +49,7 @@ class Node:
 
 def shown(settings: Settings) -> Settings:
     http = replace(settings.http, show_patient=True)
-    return replace(settings, http=http, report=ReportSettings(searched=True))
+    return replace(settings, http=http)
 
 
 def taken(film: Dataset, name: str, day: str, *, study: str = "", **values: object) -> Dataset:

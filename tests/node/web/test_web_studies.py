@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,12 @@ from PIL import Image
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
-from node.config import ReportSettings
-from node.outputs.report_json import SEARCHED_NOTE
 from node.read import grayscale
 from node.read.grayscale import Window
 from node.store.correction import CorrectionKind
 from node.web import findings
 from tests.support import decoded, films
-from tests.support.finished import Finished, pages_of
+from tests.support.finished import Finished
 
 ACCESSION = "ACC-17"
 
@@ -117,18 +115,6 @@ def test_a_study_has_its_films_as_report_json(node: Node) -> None:
     assert {"findings", "sentences", "withheld", "impression", "analyzed"} <= told["film"].keys()
     assert "contradiction" not in told["film"]["findings"][0]
     assert "searched" not in told["film"]
-
-
-def test_where_the_network_looked_is_told_under_a_note_where_the_settings_say_so(node: Node) -> None:
-    settings = replace(node.finished.settings, report=ReportSettings(searched=True))
-    told = pages_of(replace(node.finished.parts, settings=settings)).get(
-        f"/api/v1/studies/{node.alone.StudyInstanceUID}"
-    )
-    (entry,) = (film["film"] for film in told.json()["films"])
-    silent = [found for found in entry["findings"] if found["state"] == "absent"]
-    assert [place["prompt"] for place in entry["searched"]["prompts"]] == [found["prompt"] for found in silent]
-    assert entry["searched"]["note"] == SEARCHED_NOTE
-    assert not [found for found in silent if found["boxes"]]
 
 
 def test_an_output_has_the_bytes_that_were_written(node: Node) -> None:
