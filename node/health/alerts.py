@@ -1,9 +1,10 @@
 """Posts alerts to the webhook of `[alerts]`: one when a trouble of the node begins, and one when it ends.
 
 A trouble must last before the first alert is sent, and be gone as long before the second. The state is a JSON file in
-`storage.directory`, so a restart repeats no alert. An alert waits in the state until the webhook has accepted it. A
-thread of its own posts it, directly and never by a proxy of the environment; nothing waits for this thread. Several
-processes of a node take turns; a lock and the file keep them from sending an alert twice.
+`storage.directory`, so a restart repeats no alert. A trouble stays in the state until the webhook has accepted its end;
+one that began and ended while the webhook took nothing has that alert alone. A thread of its own posts it, directly and
+never by a proxy of the environment; nothing waits for this thread. Several processes of a node take turns; a lock and
+the file keep them from sending an alert twice.
 
 While the disk is not writable, the state is in memory: a restart may repeat an alert or omit its end. If the lock
 cannot be opened either, each process may send the alert.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,20 +38,14 @@ FILE: Final = "told-troubles.json"
 _FIRST_WAIT_SECONDS: Final = 5.0
 _MOST_DOUBLINGS: Final = 10
 _LONGEST_WAIT_SECONDS: Final = 3600.0
-MOST_ATTEMPTS: Final = 15
-"""After them a message is given up: in about five and a half hours."""
-MOST_WAITING: Final = 200
-"""The most messages that wait; the oldest are given up first."""
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-_TOLERATED_SECONDS: Final = 1.0
-"""By which a wait may be longer than the longest: clocks of several machines differ by less."""
 _LIMIT_SECONDS: Final = 5.0
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """An alert, without a patient; since: when the trouble began, if known; at: when the alert was queued."""
+    """An alert, without a patient; since: when the trouble began, if known; at: when the alert was due."""
 
     status: Status
     kind: str
@@ -63,14 +58,16 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A trouble that is not over; times in seconds since the epoch.
+    """A trouble that is not over, or whose end was not told; times in seconds since the epoch.
 
-    found_at: when it was found first; is_told: whether its first alert was queued
+    alert: its first one; found_at: when it was found first
+    is_due: whether it has lasted long enough to be told; is_told: whether the webhook has accepted its first alert
     gone_at: since when it is not found any more; most_waiting: the most results that waited because of it
     """
 
     alert: Alert
     found_at: float
+    is_due: bool = False
     is_told: bool = False
     gone_at: float | None = None
     most_waiting: int = 0
@@ -78,62 +75,55 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertState:
-    """The troubles that are not over, by their keys, and the alerts that the webhook has not accepted; oldest first.
-
-    attempts: how often the oldest alert was sent; next_at: when to send it again, in seconds since the epoch
-    """
+    """The known troubles by their keys."""
 
     known: tuple[tuple[str, Known], ...] = ()
-    waiting: tuple[Alert, ...] = ()
-    attempts: int = 0
-    next_at: float = 0.0
-
-    @property
-    def is_to_give_up(self) -> bool:
-        """Whether the oldest alert was sent too often, or more alerts wait than may."""
-        return self.attempts >= MOST_ATTEMPTS or len(self.waiting) > MOST_WAITING
 
 
-def decide(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_seconds: float) -> AlertState:
-    """Compare the troubles found now with the known ones, and queue the alerts on those that began or ended."""
-    known, told = dict[str, Known](), list[Alert]()
-    before, at = dict(state.known), now.timestamp()
+def noted(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_seconds: float) -> AlertState:
+    """Compare the troubles found now with the known ones: which have lasted long enough, and which are gone."""
+    before, known, at = dict(state.known), dict[str, Known](), now.timestamp()
     for trouble in found:
         alert = _begun(trouble, now)
         entry = before.pop(trouble.key, Known(alert=alert, found_at=at))
-        entry = replace(entry, found_at=min(entry.found_at, at))  # the clock may have been set back
-        if not entry.is_told and at - entry.found_at >= after_seconds:
-            entry = replace(entry, alert=alert, is_told=True)
-            told.append(alert)
-        known[trouble.key] = replace(entry, gone_at=None, most_waiting=max(entry.most_waiting, trouble.waiting))
+        found_at = min(entry.found_at, at)  # the clock may have been set back
+        known[trouble.key] = replace(
+            entry,
+            alert=entry.alert if entry.is_due else alert,
+            found_at=found_at,
+            is_due=entry.is_due or at - found_at >= after_seconds,
+            gone_at=None,
+            most_waiting=max(entry.most_waiting, trouble.waiting),
+        )
     for key, entry in before.items():
-        gone_at = None if _is_unknown(entry.alert, found) else min(entry.gone_at or at, at)
-        if gone_at is None or (entry.is_told and at - gone_at < after_seconds):
-            known[key] = replace(entry, gone_at=gone_at)
-        elif entry.is_told:
-            told.append(_ended(entry, now, gone_at=gone_at))
-    return replace(state, known=tuple(known.items()), waiting=(*state.waiting, *told))
+        is_unknown = _is_unknown(entry.alert, found)
+        if is_unknown or entry.is_due:
+            known[key] = replace(entry, gone_at=None if is_unknown else min(entry.gone_at or at, at))
+    return replace(state, known=tuple(known.items()))
 
 
-def without_oldest(state: AlertState) -> AlertState:
-    """Remove the oldest alert, which was accepted or given up; the next one is sent at once."""
-    return replace(state, waiting=state.waiting[1:], attempts=0, next_at=0.0)
+def due(state: AlertState, *, now: datetime, after_seconds: float) -> Iterator[tuple[str, Alert]]:
+    """Yield the alerts that the webhook has to get now, each with the key of its trouble."""
+    for key, entry in state.known:
+        if entry.gone_at is None and entry.is_due and not entry.is_told:
+            yield key, entry.alert
+        if entry.gone_at is not None and now.timestamp() - entry.gone_at >= after_seconds:
+            yield key, _ended(entry, now, gone_at=entry.gone_at)
 
 
-def delayed(state: AlertState, *, now: float) -> AlertState:
-    """Schedule the next attempt, at most an hour later; alerts keep their order."""
-    wait = wait_seconds(state.attempts, longest=_LONGEST_WAIT_SECONDS)
-    return replace(state, attempts=state.attempts + 1, next_at=now + wait)
+def told(state: AlertState, key: str, alert: Alert) -> AlertState:
+    """Note that the webhook has accepted an alert; with its end a trouble is over."""
+    known = dict(state.known)
+    if alert.status == "begun":
+        known[key] = replace(known[key], is_told=True)
+    else:
+        del known[key]
+    return replace(state, known=tuple(known.items()))
 
 
 def wait_seconds(attempts: int, *, longest: float) -> float:
     """Return how long a webhook is left alone that has refused a message: 5 s, doubled after each earlier attempt."""
     return min(_FIRST_WAIT_SECONDS * 2.0 ** min(attempts, _MOST_DOUBLINGS), longest)
-
-
-def is_over(next_at: float, *, now: float, longest: float) -> bool:
-    """Whether a wait is over, or longer than any: the clock was set back. Times are in seconds since the epoch."""
-    return not 0 < next_at - now < longest + _TOLERATED_SECONDS
 
 
 def read(directory: Path) -> AlertState:
@@ -201,6 +191,7 @@ class Alerts:
         self._directory, self._look, self._send = directory, look, send
         self._after_seconds = after_seconds
         self._state = AlertState()
+        self._attempts, self._next_at = 0, 0.0  # attempts in a row that were refused; the next, of `time.monotonic`
         self._is_written = True
         self._turn = ExitStack()
         self._has_turn = False
@@ -208,7 +199,7 @@ class Alerts:
         self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
 
     def close(self) -> None:
-        """Stop; waiting alerts are sent after the next start."""
+        """Stop; alerts that the webhook has not accepted are sent after the next start."""
         self._thread.close()
         if not self._thread.is_alive:
             self._turn.close()
@@ -240,15 +231,14 @@ class Alerts:
         if self._is_written:
             with suppress(OSError):  # the disk fails: the last state that this process knows counts
                 self._state = read(self._directory)
-        before, found = self._state, tuple(self._look())
-        state = decide(before, found, now=datetime.now(UTC), after_seconds=self._after_seconds)
-        while state.is_to_give_up:
-            log.get().error("alert.lost", name=state.waiting[0].title, attempts=state.attempts)
-            state = without_oldest(state)
-        if state != before or not self._is_written:
+        found, now = tuple(self._look()), datetime.now(UTC)
+        state = noted(self._state, found, now=now, after_seconds=self._after_seconds)
+        if state != self._state or not self._is_written:
             self._keep(state)
-        if state.waiting and is_over(state.next_at, now=time.time(), longest=_LONGEST_WAIT_SECONDS):
-            self._keep(self._sent(state))
+        for key, alert in due(state, now=now, after_seconds=self._after_seconds):
+            if time.monotonic() < self._next_at or not self._sent(alert):
+                break
+            self._keep(told(self._state, key, alert))
 
     def _keep(self, state: AlertState) -> None:
         """Write the state; while the disk is not writable, which is a trouble of its own, keep it in memory."""
@@ -257,17 +247,19 @@ class Alerts:
             write(self._directory, state)
             self._is_written = True
 
-    def _sent(self, state: AlertState) -> AlertState:
-        """Send the oldest alert; return the state without it, or with its next attempt."""
-        alert = state.waiting[0]
-        facts = {"name": alert.title, "attempts": state.attempts + 1}
+    def _sent(self, alert: Alert) -> bool:
+        """Send an alert; after a refusal the webhook is left alone for longer and longer."""
+        facts = {"name": alert.title, "attempts": self._attempts + 1}
         try:
             self._send(alert)
         except RetryLater as error:
+            self._next_at = time.monotonic() + wait_seconds(self._attempts, longest=_LONGEST_WAIT_SECONDS)
+            self._attempts += 1
             log.get().warning("alert.delayed", reason=str(error), **facts)
-            return delayed(state, now=time.time())
+            return False
+        self._attempts = 0
         log.get().info("alert.sent", outcome=alert.status, **facts)
-        return without_oldest(state)
+        return True
 
 
 def _failed(error: Exception) -> None:

@@ -18,7 +18,7 @@ import hmac
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -46,7 +46,7 @@ _KEY_BYTES: Final = 32
 class Notice:
     """A finding to notify a webhook of; study: stays on this node.
 
-    finding: key of its prompt; title: its name; next_at: when to try again, in seconds since the epoch
+    finding: key of its prompt; title: its name
     """
 
     id: str
@@ -55,8 +55,6 @@ class Notice:
     finding: str
     title: str
     at: str
-    attempts: int = 0
-    next_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ def take(directory: Path, webhooks: Sequence[NotifySettings], study_uid: str, fi
                 at=datetime.now(UTC).isoformat(timespec="seconds"),
             )
             if not _told(directory, notice.id).exists():
-                files.write_new(_waiting(directory, notice.id), _content(notice))
+                files.write_new(_waiting(directory, notice.id), files.to_json(encode(notice)))
 
 
 def remove_gone(spool: Spool) -> None:
@@ -158,13 +156,11 @@ class Notices:
             elif (stands := self._stands(notice)) is False:
                 path.unlink(missing_ok=True)
                 log.get().warning("notice.dropped", study=notice.study, name=webhook.name)
-            elif stands and not self._sent(notice, webhook):
+            elif stands and not self._sent(notice, webhook, attempts=look.times):
                 failing.add(webhook.name)
 
     def _due(self, notice: Notice) -> _Look | None:
         """Return the look that is due at a notice: its study has changed since the last one, or its wait is over."""
-        if not alerts.is_over(notice.next_at, now=time.time(), longest=_LONGEST_WAIT_SECONDS):
-            return None
         now, study, last = self._clock(), self._spool.stamp(notice.study, _DECIDING), self._looks.get(notice.id)
         if last is None or last.study != study:
             last = _Look(study=study, times=0, next_at=now)
@@ -173,15 +169,12 @@ class Notices:
         wait = alerts.wait_seconds(last.times, longest=_LONGEST_WAIT_SECONDS)
         return _Look(study=study, times=last.times + 1, next_at=now + wait)
 
-    def _sent(self, notice: Notice, webhook: NotifySettings) -> bool:
-        """Send a notice, and store that it was taken, or when it is tried again."""
-        directory, facts = self._spool.directory, {"name": webhook.name, "attempts": notice.attempts + 1}
+    def _sent(self, notice: Notice, webhook: NotifySettings, *, attempts: int) -> bool:
+        """Send a notice, and store that it was taken."""
+        directory, facts = self._spool.directory, {"name": webhook.name, "attempts": attempts}
         try:
             self._send(notice, webhook)
         except RetryLater as error:
-            wait = alerts.wait_seconds(notice.attempts, longest=_LONGEST_WAIT_SECONDS)
-            later = replace(notice, attempts=notice.attempts + 1, next_at=time.time() + wait)
-            files.write(_waiting(directory, notice.id), _content(later))
             log.get().warning("notice.delayed", study=notice.study, reason=str(error), **facts)
             return False
         _waiting(directory, notice.id).rename(_told(directory, notice.id))
@@ -230,10 +223,6 @@ def _waiting(directory: Path, notice_id: str) -> Path:
 
 def _told(directory: Path, notice_id: str) -> Path:
     return directory / _FOLDER / "told" / f"{notice_id}.json"
-
-
-def _content(notice: Notice) -> bytes:
-    return files.to_json(encode(notice))
 
 
 def _failed(error: Exception) -> None:

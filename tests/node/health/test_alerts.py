@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from node import config
 from node.config import AlertsSettings, Settings, WebhookSettings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
-from node.health.alerts import MOST_ATTEMPTS, Alert, Alerts, AlertState, decide, post_alert
+from node.health.alerts import Alert, Alerts, AlertState, due, noted, post_alert, told
 from node.health.troubles import Trouble
 from node.store import files
 from tests.support import films, peers
@@ -41,14 +40,17 @@ ALERT = Alert(
 )  # fmt: skip
 
 
-def told(course: Sequence[tuple[float, Sequence[Trouble]]]) -> list[tuple[float, str]]:
-    """What is told, and when, of what is wrong at some seconds, with 60 s of patience."""
-    state, said = AlertState(), list[tuple[float, str]]()
+def alerts_of(
+    course: Sequence[tuple[float, Sequence[Trouble]]], *, away: Sequence[float] = ()
+) -> list[tuple[float, Alert]]:
+    """The alerts, and when, of what is wrong at some seconds, with 60 s of patience; away: when nobody takes one."""
+    state, said = AlertState(), list[tuple[float, Alert]]()
     for seconds, found in course:
-        before = len(state.waiting)
         now = NOON + timedelta(seconds=seconds)
-        state = decide(state, found, now=now, after_seconds=60.0)
-        said += [(seconds, f"{new.status} {new.title}") for new in state.waiting[before:]]
+        state = noted(state, found, now=now, after_seconds=60.0)
+        for key, alert in () if seconds in away else tuple(due(state, now=now, after_seconds=60.0)):
+            state = told(state, key, alert)
+            said.append((seconds, alert))
     return said
 
 
@@ -77,51 +79,34 @@ def told(course: Sequence[tuple[float, Sequence[Trouble]]]) -> list[tuple[float,
 def test_each_trouble_is_told_once_and_its_end_once(
     course: Sequence[tuple[float, Sequence[Trouble]]], expected: list[tuple[float, str]]
 ) -> None:
-    assert told(course) == expected
+    assert [(seconds, f"{alert.status} {alert.title}") for seconds, alert in alerts_of(course)] == expected
 
 
-def test_the_end_of_a_trouble_says_how_long_it_lasted_and_how_many_waited() -> None:
-    state = AlertState()
-    for seconds, found in ((0, [replace(DOWN, waiting=3)]), (3700, [replace(DOWN, waiting=1)]), (3725, []), (3800, [])):
-        state = decide(state, found, now=NOON + timedelta(seconds=seconds), after_seconds=60.0)
+@pytest.mark.parametrize(
+    ("away", "expected"),
+    [
+        ((), [(60, "begun"), (3800, "ended")]),
+        ((60,), [(3700, "begun"), (3800, "ended")]),
+        ((60, 3700), [(3800, "ended")]),
+        ((60, 3700, 3800), [(9000, "ended")]),
+    ],
+)
+def test_the_end_of_a_trouble_says_how_long_it_lasted_and_how_many_waited_though_its_beginning_was_not_told(
+    away: Sequence[float], expected: list[tuple[float, str]]
+) -> None:
+    worst, later = [replace(DOWN, waiting=3)], [replace(DOWN, waiting=1)]
+    course = [(0, worst), (60, worst), (3700, later), (3725, ()), (3800, ()), (9000, ()), (9999, ())]
 
-    assert state.waiting[-1].message == "It lasted 1 h 2 min; up to 3 results waited."
+    said = alerts_of(course, away=away)
 
-
-def test_a_message_is_tried_less_and_less_and_given_up() -> None:
-    state = decide(AlertState(), [FULL, DOWN], now=NOON, after_seconds=0.0)
-    now, waits = NOON.timestamp(), list[float]()
-    while not state.is_to_give_up:
-        state = alerts.delayed(state, now=now)
-        waits.append(state.next_at - now)
-        now = state.next_at
-
-    assert waits[:3] == [5.0, 10.0, 20.0]
-    assert (len(waits), max(waits)) == (MOST_ATTEMPTS, 3600.0)
-    assert sum(waits) < 8 * 3600
-    state = alerts.without_oldest(state)
-    assert ([alert.title for alert in state.waiting], state.attempts, state.next_at) == (["archive is down"], 0, 0.0)
-    assert alerts.wait_seconds(2000, longest=300.0) == 300.0, "a notice has no last attempt"
+    assert [(seconds, alert.status) for seconds, alert in said] == expected
+    assert said[-1][1].message == "It lasted 1 h 2 min; up to 3 results waited."
 
 
-def test_a_message_is_sent_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    state = decide(AlertState(), [DOWN], now=datetime.now(UTC) + timedelta(days=1), after_seconds=0.0)
-    alerts.write(tmp_path, alerts.delayed(state, now=time.time() + 86400))
-    sent: list[str] = []
+def test_a_webhook_that_refuses_is_asked_less_and_less() -> None:
+    waits = [alerts.wait_seconds(attempts, longest=3600.0) for attempts in (0, 1, 2, 9, 10, 2000)]
 
-    run(tmp_path, [DOWN], lambda alert: sent.append(alert.title), "alert.sent")
-
-    assert sent == ["archive is down"]
-
-
-def test_of_too_many_messages_the_oldest_are_given_up() -> None:
-    found = [replace(DOWN, name=f"archive {number}") for number in range(alerts.MOST_WAITING + 10)]
-    state = decide(AlertState(), found, now=NOON, after_seconds=0.0)
-
-    for number in range(10):
-        assert state.is_to_give_up and state.waiting[0].name == f"archive {number}"
-        state = alerts.without_oldest(state)
-    assert not state.is_to_give_up
+    assert waits == [5.0, 10.0, 20.0, 2560.0, 3600.0, 3600.0]
 
 
 Send = Callable[[Alert], None]
@@ -151,33 +136,30 @@ def test_a_restart_repeats_nothing(tmp_path: Path) -> None:
     assert sent == ["begun archive is down", "ended archive is down"]
 
 
-def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None:
-    sent = list[str]()
-
-    def refuse(_alert: Alert) -> None:
-        raise RetryLater("away")
-
-    run(tmp_path, [DOWN, FULL], refuse, "alert.delayed")
-
-    state = alerts.read(tmp_path)
-    assert [alert.title for alert in state.waiting] == ["archive is down", "the disk is full"]
-    assert state.attempts == 1 and state.next_at > time.time()
-
-    looks = Counter[str]()
+def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, looks, is_away = list[str](), Counter[str](), threading.Event()
 
     def look() -> Sequence[Trouble]:
-        looks["early"] += 1
+        looks["all"] += 1
         return [DOWN, FULL]
 
-    early = Alerts(tmp_path, look, lambda alert: sent.append(alert.title), after_seconds=0.05)
-    peers.wait_until(lambda: looks["early"] >= 3, what="looks before the next attempt")
-    early.close()
-    assert sent == []
+    def send(alert: Alert) -> None:
+        tried.append(alert.title)
+        if is_away.is_set():
+            raise RetryLater("away")
 
-    alerts.write(tmp_path, replace(state, next_at=0.0))
-    run(tmp_path, [DOWN, FULL], lambda alert: sent.append(alert.title), "alert.sent", count=2)
+    is_away.set()
+    running = Alerts(tmp_path, look, send, after_seconds=0.05)
+    peers.wait_until(lambda: bool(tried), what="an attempt")
+    before = looks["all"]
+    peers.wait_until(lambda: looks["all"] > before + 3, what="looks before the next attempt")
+    running.close()
+    assert tried == ["archive is down"]
 
-    assert sent == ["archive is down", "the disk is full"]
+    is_away.clear()
+    run(tmp_path, [DOWN, FULL], send, "alert.sent", count=2)
+
+    assert tried == ["archive is down", "archive is down", "the disk is full"]
 
 
 def test_an_alert_is_sent_once_while_the_disk_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

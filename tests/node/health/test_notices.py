@@ -6,7 +6,6 @@ import errno
 import json
 import shutil
 import threading
-import time
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ from node.health import notices
 from node.health.notices import Notice
 from node.jobs import gathering
 from node.jobs.answered_film import is_still_critical
-from node.store import files
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.spool import Spool
@@ -184,20 +182,6 @@ def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(t
     assert [path.parent.name for path in tmp_path.glob("notices/*/*.json")] == ["told"]
 
 
-def test_a_notice_is_sent_though_the_clock_was_set_back(tmp_path: Path) -> None:
-    spool, posts = Spool(tmp_path), list[str]()
-    read_and_noticed(spool)
-    (path,) = (tmp_path / "notices" / "waiting").glob("*.json")
-    content = files.read_json(path)
-    assert content is not None
-    files.write(path, files.to_json({**content, "attempts": 1, "next_at": time.time() + 86400}))
-
-    with closing(
-        notices.Notices(spool, (WARD,), lambda notice, _webhook: posts.append(notice.id), stands=lambda _notice: True)
-    ):
-        wait_until(lambda: bool(posts), what="the ward is told", limit_seconds=5)
-
-
 def test_a_notice_whose_sending_cannot_be_noted_is_not_sent_each_second(tmp_path: Path) -> None:
     spool, clock, posts = Spool(tmp_path), Clock(), list[str]()
     study = read_and_noticed(spool).study_uid
@@ -305,22 +289,21 @@ def test_a_notice_that_was_told_or_whose_study_is_gone_is_not_sent(why: str, tmp
 
 
 def test_a_webhook_that_fails_gets_one_notice_a_look_and_each_in_its_turn(tmp_path: Path) -> None:
-    spool, tried = Spool(tmp_path), list[str]()
+    spool, clock, tried = Spool(tmp_path), Clock(), list[tuple[int, str]]()
     notices.take(tmp_path, (WARD,), read_and_noticed(spool).study_uid, {"edema": "Edema"})
 
     def fail(notice: Notice, _webhook: NotifySettings) -> None:
-        tried.append(notice.finding)
+        tried.append((clock.asked, notice.finding))
         raise RetryLater("busy")
 
-    def look() -> None:
-        before = len(tried)
-        with closing(notices.Notices(spool, (WARD,), fail, stands=lambda _notice: True, pause_seconds=60.0)):
-            wait_until(lambda: len(tried) > before, what="a look")
+    with closing(notices.Notices(spool, (WARD,), fail, stands=lambda _notice: True, clock=clock, pause_seconds=0.01)):
+        clock.turn_to(4.9)
+        first = list(tried)
+        clock.turn_to(10)
 
-    look()
-    look()
-
-    assert sorted(tried) == ["edema", "pneumothorax"]
+    assert [asked for asked, _ in first] == [1, 3], "the second look asks whether both are due, and sends the other"
+    assert [finding for _, finding in tried] == [finding for _, finding in first] * 2
+    assert {finding for _, finding in first} == {"edema", "pneumothorax"}
 
 
 def test_another_node_gives_the_same_study_another_number(tmp_path: Path) -> None:
