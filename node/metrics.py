@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from language.check import Fault
@@ -219,11 +218,6 @@ class Metrics:
         """Count the tokens that the sentence generator wrote, and its time."""
         self.tokens.inc(tokens)
         self.generation_seconds.inc(seconds)
-
-    def page(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics in the format of an Accept header, and the media type."""
-        encode, media_type = choose_encoder(accept)
-        return encode(self.registry), media_type
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)

@@ -11,12 +11,12 @@ import asyncio
 import resource
 import socket
 import threading
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -99,9 +99,13 @@ class HttpServer:
         tls = _tls(settings, metrics)
         listening = _listen(settings.host, settings.port)
         self._port = int(listening.getsockname()[1])
-        self._ready = _PageThread("/ready", self._refusals, limit_seconds=ready_seconds)
-        self._metrics = _PageThread("/metrics", self._refusals, limit_seconds=metrics_seconds)
-        routed = _routed(self._pages(metrics, readiness), application)
+        self._ready = _PageThread(
+            "/ready", lambda: _ready_page(readiness()), self._refusals, limit_seconds=ready_seconds
+        )
+        self._metrics = _PageThread(
+            "/metrics", lambda: _metrics_page(metrics), self._refusals, limit_seconds=metrics_seconds
+        )
+        routed = _routed({"/metrics": self._metrics.answer, "/live": _live, "/ready": self._ready.answer}, application)
         self._server = LimitedServer(
             routed,
             listening,
@@ -126,45 +130,28 @@ class HttpServer:
         self._metrics.close()
         self._refusals.close()
 
-    def _pages(self, metrics: Metrics, readiness: Callable[[], Readiness]) -> dict[str, Page]:
-        async def live(_request: Request) -> Response:
-            return JSONResponse({"live": True})
-
-        async def ready(request: Request) -> Response:
-            return await self._ready.answer(request, lambda: _ready_page(readiness()), form="")
-
-        async def scrape(request: Request) -> Response:
-            accept = request.headers.get("accept", "")  # selects the format of the page
-            return await self._metrics.answer(request, lambda: _metrics_page(metrics, accept), form=accept)
-
-        return {"/metrics": scrape, "/live": live, "/ready": ready}
-
     def _on_closed(self, reason: str, host: str) -> None:
         self._closed.labels(reason).inc()
         self._refusals.note(RefusalKey("connection.closed", reason, host))
 
 
 class _PageThread:
-    """A thread that computes one page, one time after the other; requests that wait share the next.
+    """A thread that computes one page; requests that come meanwhile share the result.
 
-    So a page that hangs blocks one thread only, and clients that have given up, which the node cannot tell from those
-    that only send no more, cause one computation together.
+    So a page that hangs blocks one thread only, however many clients wait or have given up.
     """
 
-    def __init__(self, path: str, refusals: Refusals, *, limit_seconds: float) -> None:
-        self._path, self._refusals, self._limit_seconds = path, refusals, limit_seconds
-        self._is_free = asyncio.Lock()
-        self._next: dict[str, asyncio.Task[Response]] = {}
-        self._wanted: Counter[str] = Counter()
+    def __init__(self, path: str, compute: Callable[[], Response], refusals: Refusals, *, limit_seconds: float) -> None:
+        self._path, self._compute, self._refusals, self._limit_seconds = path, compute, refusals, limit_seconds
+        self._page: asyncio.Future[Response] | None = None
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"http{path}")
 
-    async def answer(self, request: Request, compute: Callable[[], Response], *, form: str) -> Response:
-        """Return the computed page, or the reason why there is none: 503 when it takes too long, 500 when it fails.
-
-        form: the page's form; requests for the same form get the same content
-        """
-        turn = self._turn(compute, form)
-        page = asyncio.shield(turn)
+    async def answer(self, request: Request) -> Response:
+        """Return the page, or the reason why there is none: 503 when it takes too long, 500 when it fails."""
+        if self._page is None or self._page.done():
+            self._page = asyncio.get_running_loop().run_in_executor(self._executor, self._compute)
+            self._page.add_done_callback(lambda page: page.cancelled() or page.exception())  # if all have gone
+        page = self._page
         gone: asyncio.Future[None] = asyncio.ensure_future(_wait_for_disconnect(request))
         either: tuple[asyncio.Future[Response] | asyncio.Future[None], ...] = (page, gone)
         try:
@@ -178,37 +165,11 @@ class _PageThread:
         except Exception as error:  # a boundary: databases and disks raise errors of many classes
             return self._refuse(request, 500, f"{self._path} failed: {where(error)}")
         finally:
-            page.cancel()
             gone.cancel()
-            self._leave(turn, form)
 
     def close(self) -> None:
         """Let the thread end when its computation does."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-
-    def _turn(self, compute: Callable[[], Response], form: str) -> asyncio.Task[Response]:
-        """Return the page that the thread computes next."""
-        if form not in self._next:
-            self._next[form] = asyncio.create_task(self._computed(compute, form))
-            self._next[form].add_done_callback(lambda task: task.cancelled() or task.exception())  # if all have gone
-        self._wanted[form] += 1
-        return self._next[form]
-
-    def _leave(self, turn: asyncio.Task[Response], form: str) -> None:
-        """Stop waiting; a page that has not begun and has no other client is not computed."""
-        if self._next.get(form) is turn:
-            self._wanted[form] -= 1
-            if not self._wanted[form]:
-                del self._wanted[form]
-                self._next.pop(form).cancel()
-
-    async def _computed(self, compute: Callable[[], Response], form: str) -> Response:
-        """Compute when the thread is free. It is free again when the computation ends, not when the client gives up."""
-        await self._is_free.acquire()
-        del self._next[form], self._wanted[form]
-        computed = asyncio.get_running_loop().run_in_executor(self._executor, compute)
-        computed.add_done_callback(lambda _: self._is_free.release())
-        return await asyncio.shield(computed)
 
     def _refuse(self, request: Request, status: int, reason: str) -> Response:
         self._refusals.note(RefusalKey("page.failed", reason, request.client.host if request.client else ""))
@@ -234,14 +195,17 @@ def _routed(pages: Mapping[str, Page], application: ASGIApp | None) -> Starlette
     return routed
 
 
+async def _live(_request: Request) -> Response:
+    return JSONResponse({"live": True})
+
+
 def _ready_page(ready: Readiness) -> Response:
     content = {"ready": ready.is_ready, **ready.parts, **ready.facts}
     return JSONResponse(content, status_code=200 if ready.is_ready else 503)
 
 
-def _metrics_page(metrics: Metrics, accept: str) -> Response:
-    content, content_type = metrics.page(accept)
-    return Response(content, media_type=content_type)
+def _metrics_page(metrics: Metrics) -> Response:
+    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 async def _wait_for_disconnect(request: Request) -> None:

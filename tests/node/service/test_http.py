@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from structlog.testing import capture_logs
@@ -94,18 +94,10 @@ def test_no_answer_names_the_server(served: Served) -> None:
         assert answer.getheader("Server") is None
 
 
-@pytest.mark.parametrize(
-    ("accept", "content_type"),
-    [
-        ("", "text/plain; version=0.0.4; charset=utf-8"),
-        ("text/plain;version=0.0.4", "text/plain; version=0.0.4; charset=utf-8"),
-        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "application/openmetrics-text; version=1.0.0"),
-    ],
-)
-def test_metrics_come_in_the_format_that_is_asked_for(served: Served, accept: str, content_type: str) -> None:
-    answer, content = ask(served, "/metrics", headers={"Accept": accept})
+def test_metrics_come_in_the_text_format(served: Served) -> None:
+    answer, content = ask(served, "/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0"})
 
-    assert str(answer.getheader("Content-Type")).startswith(content_type)
+    assert answer.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
     assert b"cxr_build_info" in content
 
 
@@ -160,30 +152,13 @@ def test_a_hanging_page_is_answered_in_time_and_holds_one_thread() -> None:
     assert {str(line["reason"]) for line in told} == {f"/{page} took more than 0.2 s" for page in ("ready", "metrics")}
 
 
-def test_requests_whose_clients_are_gone_are_not_computed() -> None:
-    hold = threading.Event()
-    with serving(ready_seconds=60.0) as served:
-        served.ready.hold = hold
-        reset(served.connect(READY))
-        assert served.ready.begun.wait(timeout=30)
-        for _ in range(20):
-            reset(served.connect(READY))
-        for _ in range(5):  # by then the server has noticed what came before
-            served.ask()
-        served.ready.hold = None
-        hold.set()
-
-        assert status_of(served.ask(READY)) == 200
-
-        assert served.ready.count == 2
-
-
-def test_requests_that_wait_share_one_computation() -> None:
+@pytest.mark.parametrize("end", [socket.socket.close, reset])
+def test_requests_that_wait_share_one_computation(end: Callable[[socket.socket], None]) -> None:
     hold = threading.Event()
     with serving(ready_seconds=60.0) as served:
         served.ready.hold = hold
         for _ in range(21):
-            served.connect(READY).close()  # as Prometheus does after its timeout; a client that may still listen
+            end(served.connect(READY))  # closed by a client that may still listen, as Prometheus does, or reset
         assert served.ready.begun.wait(timeout=30)
         for _ in range(5):  # by then the server has noticed what came before
             served.ask()
@@ -192,7 +167,7 @@ def test_requests_that_wait_share_one_computation() -> None:
 
         assert status_of(served.ask(READY)) == 200
 
-        assert served.ready.count <= 3
+        assert served.ready.count <= 2
 
 
 def test_a_failing_page_answers_500_and_logs_no_error_text() -> None:
