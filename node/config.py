@@ -71,13 +71,19 @@ _SecondsOrNone = Annotated[float, between(0.0, 86400.0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerTlsSettings:
-    """A port for TLS 1.2 or newer: the node's own certificate, and the authority of the callers' certificates."""
+class OrdersTlsSettings:
+    """TLS 1.2 or newer: the node's own certificate, and the authority of the callers' certificates."""
 
-    port: Port = 2762
     certificate: FilePath
     key: FilePath
     ca: FilePath
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerTlsSettings(OrdersTlsSettings):
+    """A port of its own for TLS."""
+
+    port: Port = 2762
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,15 +258,6 @@ class QuestionsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrdersTlsSettings:
-    """TLS 1.2 or newer for orders: the node's own certificate, and the authority of the senders' certificates."""
-
-    certificate: FilePath
-    key: FilePath
-    ca: FilePath
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class OrdersSettings:
     """The address that receives orders by MLLP, and the senders' IP addresses. Port 0 takes any free port.
 
@@ -274,7 +271,7 @@ class OrdersSettings:
     tls: OrdersTlsSettings | None = None
 
 
-ServerTlsTable: TypeAlias = ServerTlsSettings | OrdersTlsSettings | HttpTlsSettings
+ServerTlsTable: TypeAlias = OrdersTlsSettings | HttpTlsSettings
 """The TLS table of a port. A form with a `ca` requires a certificate from every caller."""
 
 TlsTable: TypeAlias = ServerTlsTable | TlsSettings

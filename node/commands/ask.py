@@ -33,9 +33,7 @@ def questions_of(phrases: Sequence[str], boxes: Sequence[Box]) -> list[Question]
 
 def in_words(document: JsonObject) -> str:
     """Return the questions about a film with their answers, as lines."""
-    lines = [f"{document['film']}"]
-    if text := document.get("text"):
-        lines.append(str(text))
+    lines = [str(document["film"])]
     for question in cast(list[JsonObject], document["questions"]):
         lines += ["", *_answer(question)]
     return "\n".join([*lines, "", "For research use; not for diagnosis."])

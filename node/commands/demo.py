@@ -83,14 +83,14 @@ def run(out: Path, *, model: ModelSettings, say: Say, stay: Callable[[str], None
             running = parts.enter_context(app.run(settings, reader=lambda: reader))
         with _stage(f"send {len(FILMS)} films by C-STORE", say):
             for path in FILMS:
-                dicom.send(path.read_bytes(), _to(_NODE, running.dicom_port or 0), Calling(ae_title=_MODALITY))
+                dicom.send(path.read_bytes(), _to(_NODE, running.ports["dicom_port"]), Calling(ae_title=_MODALITY))
         with _stage("read, write and deliver SR and GSPS", say):
             _await(arrived, Spool(settings.storage.directory), count=len(FILMS))
         with _stage(f"write {out}", say):
             _write(out, archive, settings, reader)
         if stay is not None:
             study_uid = dcmread(FILMS[0], stop_before_pixels=True).StudyInstanceUID
-            stay(f"http://{_HERE[0]}:{running.http_port}/studies/{study_uid}")
+            stay(f"http://{_HERE[0]}:{running.ports['http_port']}/studies/{study_uid}")
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -65,25 +65,15 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running process with its real ports, also where the settings have 0; None for ports that it does not open.
+    """A running process.
 
+    ports: the open ones by their name in log lines, each with its real number, also where the settings have 0
     reload: reads the settings file again, and puts its callers, destinations and prompts to use
     """
 
-    http_port: int
-    dicom_port: int | None = None
-    tls_port: int | None = None
-    orders_port: int | None = None
-    probe_port: int | None = None
+    ports: Mapping[str, int]
     is_broken: Callable[[], bool]
     reload: Callable[[Path], None]
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """The real ports by their name in log lines."""
-        names = ("dicom_port", "tls_port", "orders_port", "http_port", "probe_port")
-        named = {name: getattr(self, name) for name in names}
-        return {name: port for name, port in named.items() if port is not None}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,12 +168,13 @@ def run(
             opened.receiving = open_receiving(shared, parts=ports)
         ports.callback(shared.spool.work.end)  # first of all: a stop that takes long may be cut short
         metrics.registry.register(SnapshotCollector(lambda: _snapshot(opened)))
+        ports_by_name = {
+            **({} if opened.receiving is None else opened.receiving.ports),
+            "http_port": _open_pages(opened, parts),
+            "probe_port": _open_probes(opened, parts),
+        }
         running = Running(
-            http_port=_open_pages(opened, parts),
-            probe_port=_open_probes(opened, parts),
-            dicom_port=None if opened.receiving is None else opened.receiving.listener.port,
-            tls_port=None if opened.receiving is None else opened.receiving.listener.tls_port,
-            orders_port=None if opened.receiving is None else opened.receiving.orders_port,
+            ports={name: port for name, port in ports_by_name.items() if port is not None},
             is_broken=lambda: opened.is_broken,
             reload=opened.reload,
         )

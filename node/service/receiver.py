@@ -46,9 +46,10 @@ class Receiving:
     damaged: threading.Event
 
     @property
-    def orders_port(self) -> int | None:
-        """The real port for orders; None if none are taken."""
-        return None if self.orders is None else self.orders.port
+    def ports(self) -> dict[str, int | None]:
+        """The real ports by their name in log lines; None for those that are not open."""
+        orders_port = None if self.orders is None else self.orders.port
+        return {"dicom_port": self.listener.port, "tls_port": self.listener.tls_port, "orders_port": orders_port}
 
     @property
     def is_broken(self) -> bool:

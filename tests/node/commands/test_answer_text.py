@@ -59,9 +59,3 @@ def test_sentence_reason_places_and_notes_follow() -> None:
         "    at 10, 21, 300, 400, score 0.61",
         "    Note: its picture looks rotated; it was read as it is.",
     ]
-
-
-def test_a_reply_to_words_comes_first() -> None:
-    assert in_words({"film": "a.dcm", "text": "No effusion is reported.", "questions": []}).splitlines()[1] == (
-        "No effusion is reported."
-    )

@@ -90,9 +90,9 @@ def main(arguments: Sequence[str]) -> int:
     log.configure()
     corrections = f"/api/v1/films/{FILM.SOPInstanceUID}/corrections"
     works: list[Callable[[app.Running], object]] = [
-        lambda running: peers.send(FILM, port=running.dicom_port or 0),
-        lambda running: peers.send(QUESTION, port=running.dicom_port or 0),
-        lambda running: httpx2.post(f"http://{LOOPBACK}:{running.http_port}{corrections}", json=REJECTION),
+        lambda running: peers.send(FILM, port=running.ports["dicom_port"]),
+        lambda running: peers.send(QUESTION, port=running.ports["dicom_port"]),
+        lambda running: httpx2.post(f"http://{LOOPBACK}:{running.ports['http_port']}{corrections}", json=REJECTION),
     ]
     with ReceivingArchive() as archive, web_archive() as server:
         settings = settings_for(Path(folder), archive_port=archive.port, corrections_seconds=0.5)
