@@ -2,8 +2,8 @@
 
 Each film is a line of JSON and a PNG, its upright picture. Only a person's assessment is a label: a finding that was
 accepted, moved or added is there in its boxes, one that was rejected is not. Where one lies that was accepted without a
-box is not known. Patients are numbered by a key that is
-drawn for each export and not kept, so that films of one patient stay together and nobody can tell whose they are.
+box is not known. Patients are numbered by a key that is drawn for each export and not kept, so that films of one
+patient stay together and nobody can tell whose they are.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import hashlib
 import hmac
 import json
 import secrets
+import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import cv2
@@ -48,43 +48,31 @@ def export(settings: Settings, path: Path) -> int:
     prompt_set, pictures = prompts.load(settings.model.prompts), path.with_suffix(".films")
     spool = Spool(directory, character_set=settings.site.character_set)
     try:
-        pictures.mkdir(parents=True, exist_ok=True)
-        with _removed_after_failure(pictures) as drawn:
-            lines = list(_lines(spool, pictures, prompt_set, drawn, nobodys=settings.site.nobodys))
-            files.write(path, "".join(lines).encode(), mode=files.ORDINARY)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=path.parent) as made:
+            drawn, written = Path(made, pictures.name), Path(made, path.name)
+            drawn.mkdir()
+            lines = list(_lines(spool, drawn, prompt_set, nobodys=settings.site.nobodys))
+            files.write(written, "".join(lines).encode(), mode=files.ORDINARY)
+            drawn.rename(pictures)
+            written.rename(path)
     except OSError as error:
         raise NodeError(f"{path}: cannot be written ({error.strerror}); name another file") from error
     return len(lines)
 
 
-@contextmanager
-def _removed_after_failure(folder: Path) -> Iterator[list[Path]]:
-    """Collect files in a folder; remove them if an exception comes, and the folder if nothing else is in it."""
-    drawn: list[Path] = []
-    try:
-        yield drawn
-    except BaseException:
-        for path in drawn:
-            path.unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()
-        raise
-
-
-def _lines(
-    spool: Spool, pictures: Path, prompt_set: PromptSet, drawn: list[Path], *, nobodys: Collection[str]
-) -> Iterator[str]:
-    """Yield the line of each corrected film after its picture is written; drawn: gets the path of each picture."""
+def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, *, nobodys: Collection[str]) -> Iterator[str]:
+    """Yield the line of each corrected film after its picture is written."""
     key = secrets.token_bytes(32)
     for film, corrections in all_corrections(spool):
         answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides_of(film.answer, film.header))
         named = f"{film.instance.study_uid} {film.instance.sop_instance_uid}"
-        drawn.append(pictures / f"{_number(key, named)}.png")
         if (truth := truth_of(film, answer, prompt_set)) and (png := picture_of(film)) is not None:
-            drawn[-1].write_bytes(png)
+            picture = pictures / f"{_number(key, named)}.png"
+            picture.write_bytes(png)
             number = said(film.header, "PatientID")
             patient = _number(key, film.instance.study_uid if is_nobodys(number, {"", *nobodys}) else number)
-            line = {"file": f"{pictures.name}/{drawn[-1].name}", "patient": patient, "truth": truth}
+            line = {"file": f"{pictures.name}/{picture.name}", "patient": patient, "truth": truth}
             yield json.dumps(line) + "\n"
 
 
