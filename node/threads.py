@@ -6,23 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from node import log
+from node.errors import where
+
 
 class Periodic:
     """Calls `act` again and again with a pause in between.
 
-    at_once: start without a pause; on_error: gets the errors of `act`; without it, `act` must not raise
+    An error of `act` is logged, and ends nothing. at_once: start without a pause
     """
 
-    def __init__(
-        self,
-        act: Callable[[], None],
-        *,
-        name: str,
-        pause_seconds: float,
-        at_once: bool = False,
-        on_error: Callable[[Exception], None] | None = None,
-    ) -> None:
-        self._act, self._pause_seconds, self._at_once, self._on_error = act, pause_seconds, at_once, on_error
+    def __init__(self, act: Callable[[], None], *, name: str, pause_seconds: float, at_once: bool = False) -> None:
+        self._act, self._pause_seconds, self._at_once = act, pause_seconds, at_once
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -47,9 +42,7 @@ class Periodic:
         try:
             self._act()
         except Exception as error:  # a boundary: a disk or a database may work again the next time
-            if self._on_error is None:
-                raise
-            self._on_error(error)
+            log.get().error("thread.failed", name=self._thread.name, reason=where(error))
 
 
 class Turns:

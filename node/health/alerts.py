@@ -26,7 +26,7 @@ from models.documents import encode
 from node import log
 from node.config import WebhookSettings
 from node.domain import JsonObject
-from node.errors import RetryLater, where
+from node.errors import RetryLater
 from node.health.troubles import Trouble
 from node.net import tls
 from node.store import files
@@ -196,7 +196,7 @@ class Alerts:
         self._turn = ExitStack()
         self._has_turn = False
         pause = min(_LONGEST_PAUSE_SECONDS, after_seconds)
-        self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True, on_error=_failed)
+        self._thread = Periodic(self._act, name="alerts", pause_seconds=pause, at_once=True)
 
     def close(self) -> None:
         """Stop; alerts that the webhook has not accepted are sent after the next start."""
@@ -260,10 +260,6 @@ class Alerts:
         self._attempts = 0
         log.get().info("alert.sent", outcome=alert.status, **facts)
         return True
-
-
-def _failed(error: Exception) -> None:
-    log.get().error("alert.delayed", reason=where(error))
 
 
 def post_alert(alert: Alert, *, settings: WebhookSettings, node: str) -> None:

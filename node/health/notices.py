@@ -27,7 +27,7 @@ from models.documents import encode
 from node import log
 from node.config import NotifySettings
 from node.domain import JsonObject
-from node.errors import RetryLater, where
+from node.errors import RetryLater
 from node.health import alerts
 from node.store import files
 from node.store.spool import Spool
@@ -127,7 +127,7 @@ class Notices:
         self._webhooks = {webhook.name: webhook for webhook in webhooks}
         self._looks: dict[str, _Look] = {}
         _make_folders(spool.directory)
-        self._thread = Periodic(self._act, name="notices", pause_seconds=pause_seconds, at_once=True, on_error=_failed)
+        self._thread = Periodic(self._act, name="notices", pause_seconds=pause_seconds, at_once=True)
 
     def close(self) -> None:
         """Stop; what waits is sent after the next start."""
@@ -223,7 +223,3 @@ def _waiting(directory: Path, notice_id: str) -> Path:
 
 def _told(directory: Path, notice_id: str) -> Path:
     return directory / _FOLDER / "told" / f"{notice_id}.json"
-
-
-def _failed(error: Exception) -> None:
-    log.get().error("notice.delayed", reason=where(error))

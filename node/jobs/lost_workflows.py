@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, Protocol
 
 import sqlalchemy as sa
@@ -145,7 +144,7 @@ class LostWorkflows(Periodic):
         self._workflows, self._park, self._metrics = workflows, park, metrics
         self._seen = frozenset[str]()
         self._losses = Counter[str]()
-        super().__init__(self.look, name="lost", pause_seconds=pause_seconds, on_error=partial(_failed, "lost"))
+        super().__init__(self.look, name="lost", pause_seconds=pause_seconds)
 
     def look(self) -> None:
         """Run lost workflows again, or park their work."""
@@ -232,8 +231,7 @@ class Takeover(Periodic):
 
     def __init__(self, database: sa.Engine, executor: str, recover: Callable[[str], int]) -> None:
         self._database, self._executor, self._recover = database, executor, recover
-        on_error = partial(_failed, "takeover")  # `ExecutorLock` reports the loss of the database
-        super().__init__(self._look, name="takeover", pause_seconds=_LOCK_PAUSE_SECONDS, on_error=on_error)
+        super().__init__(self._look, name="takeover", pause_seconds=_LOCK_PAUSE_SECONDS)
 
     def _look(self) -> None:
         with self._database.connect() as connection:
@@ -249,10 +247,6 @@ class Takeover(Periodic):
             count = self._recover(executor)
         if count:
             log.get().warning("executor.recovered", executor=executor, workflows=count)
-
-
-def _failed(name: str, error: Exception) -> None:
-    log.get().warning("library.warned", library=name, where=where(error))
 
 
 def _key(executor: str) -> sa.ColumnElement[int]:

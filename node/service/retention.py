@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from node import log
-from node.errors import OtherForm, where
+from node.errors import OtherForm
 from node.health import notices
 from node.jobs import processes
 from node.orders.store import OrderStore
@@ -40,7 +40,7 @@ class Retention(Periodic):
     ) -> None:
         self._spool, self._ledger, self._orders, self._forget_older = spool, ledger, orders, forget_older
         self._keep = timedelta(days=keep_days)
-        super().__init__(self._clean, name="retention", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
+        super().__init__(self._clean, name="retention", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
     def _clean(self) -> None:
         with files.try_lock(self._spool.directory / "retention.lock") as is_alone:
@@ -64,10 +64,6 @@ class Retention(Periodic):
     def _forget(self, study_uid: str) -> None:
         self._ledger.forget(study_uid)
         log.get().info("study.removed", study=study_uid)
-
-
-def _failed(error: Exception) -> None:
-    log.get().error("retention.failed", reason=where(error))
 
 
 def removable(spool: Spool, ledger: Ledger, *, now: datetime, keep: timedelta) -> list[str]:

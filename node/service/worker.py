@@ -26,7 +26,7 @@ from node.deliver.commitment import Commitments
 from node.deliver.delivery import Sending
 from node.deliver.results import delivery_of
 from node.domain import Delivery
-from node.errors import OtherForm, where
+from node.errors import OtherForm
 from node.health import notices
 from node.jobs.executor import Client, Executor
 from node.jobs.lost_workflows import ExecutorLock, LostWorkflows, Takeover
@@ -291,7 +291,7 @@ class LedgerFiller(Periodic):
     ) -> None:
         self._spool, self._ledger, self._prompts = spool, ledger, prompts
         self._zone, self._with_patients = zone, with_patients
-        super().__init__(self._fill, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True, on_error=_failed)
+        super().__init__(self._fill, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
     def _fill(self) -> None:
         searchable, recorded = self._ledger.searchable, self._ledger.statistics.recorded()
@@ -315,7 +315,3 @@ class LedgerFiller(Periodic):
             return ledger_rows.rows_of(facts, films, zone=self._zone), list(ledger_rows.review_rows(facts, films))
         except (FileNotFoundError, OtherForm):
             return Rows(films=(), findings=()), []
-
-
-def _failed(error: Exception) -> None:
-    log.get().error("study.fill_failed", reason=where(error))
