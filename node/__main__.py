@@ -73,7 +73,7 @@ def _serve(options: argparse.Namespace) -> int:
     settings = config.load(options.settings)
     tls.check_files(settings)
     access.check_files(settings.http)
-    log.configure(form=options.log or settings.log.format, level=options.log_level or settings.log.level)
+    log.configure(form=settings.log.format, level=settings.log.level)
     only = options.only and Role(options.only)
     return app.serve(settings, only=only, executor=options.executor, path=options.settings)
 
@@ -361,8 +361,6 @@ def _parser() -> Parser:
         if name == "serve":
             command.add_argument("--only", choices=[str(role) for role in Role], help="do one part; needs PostgreSQL")
             command.add_argument("--executor", metavar="NAME", help="name of this process; keep it across restarts")
-            command.add_argument("--log", choices=config.LOG_FORMATS, help="form of the log lines, as log.format")
-            command.add_argument("--log-level", choices=config.LOG_LEVELS, help="as log.level")
         if name in ("doctor", "status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":

@@ -59,12 +59,11 @@ REMOVED: Final[Mapping[str, str]] = {
     "audit.port": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
     "audit.tls": "rsyslog, which sends the lines of audit.file (deploy/rsyslog/chex-node-audit.conf)",
     "orders.patient_updates": "the archive, which reconciles its objects (docs/integrate/hl7.md)",
+    "report.searched": "the page of a study, which shows where the network looked",
     "storage.s3": "snapshots of the volume, or restic (docs/operate/backup.md)",
     "trace": "the log, which says how many seconds each film, round and delivery took",
 }
 """The replacement of each removed key, by full key without the number of a table."""
-LOG_FORMATS = ("auto", "json", "console")
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _Seconds = Annotated[float, between(0.05, 86400.0)]
 _SecondsOrNone = Annotated[float, between(0.0, 86400.0)]
@@ -282,8 +281,8 @@ TlsTable: TypeAlias = ServerTlsTable | TlsSettings
 class LogSettings:
     """The format of log lines (`auto`: for people on a terminal, else JSON), and the least level that is written."""
 
-    format: Annotated[str, one_of(*LOG_FORMATS)] = "auto"
-    level: Annotated[str, one_of(*LOG_LEVELS)] = "info"
+    format: Literal["auto", "json", "console"] = "auto"
+    level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

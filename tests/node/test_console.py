@@ -3,21 +3,24 @@ import pty
 import select
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from node import config
+from node.config import LogSettings
 from tests.paths import REPOSITORY
 from tests.support.service import settings_for
 
 pytestmark = pytest.mark.drill(part="deployment")
 
 
-def on_a_terminal(path: Path, *options: str) -> str:
+def on_a_terminal(path: Path) -> str:
     """What `serve` prints on a terminal until it has started."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "node", "serve", str(path), *options]
+    command = [sys.executable, "-m", "node", "serve", str(path)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
@@ -32,19 +35,15 @@ def on_a_terminal(path: Path, *options: str) -> str:
     return said.decode()
 
 
-@pytest.mark.parametrize(
-    ("options", "begins", "table"),
-    [((), "20", None), (("--log", "console"), "20", "json")],
-)
+@pytest.mark.parametrize(("form", "begins"), [("auto", "20"), ("json", "{")])
 def test_serve_on_a_terminal_writes_for_people_unless_told(
-    tmp_path: Path, options: tuple[str, ...], begins: str, table: str | None
+    tmp_path: Path, form: Literal["auto", "json"], begins: str
 ) -> None:
     path = tmp_path / "node.toml"
-    settings = settings_for(tmp_path / "spool", archive_port=1)
-    text = config.render(settings).replace('format = "auto"', f'format = "{table or "auto"}"')
-    path.write_text(text, encoding="utf-8")
+    settings = replace(settings_for(tmp_path / "spool", archive_port=1), log=LogSettings(format=form))
+    path.write_text(config.render(settings), encoding="utf-8")
 
-    said = on_a_terminal(path, *options)
+    said = on_a_terminal(path)
 
     assert "service.started" in said
     assert said.replace("\x1b[2m", "").startswith(begins)
@@ -52,10 +51,10 @@ def test_serve_on_a_terminal_writes_for_people_unless_told(
 
 def test_a_node_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
-    settings = settings_for(tmp_path / "spool", archive_port=1)
+    settings = replace(settings_for(tmp_path / "spool", archive_port=1), log=LogSettings(format="json"))
     path.write_text(config.render(settings), encoding="utf-8")
     ours, theirs = pty.openpty()
-    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path), "--log", "json"]
+    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
