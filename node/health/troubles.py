@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
@@ -50,14 +50,12 @@ class Trouble:
         return f"{self.kind} {self.name}".strip()
 
 
-def troubles(
-    settings: Settings, destinations: Sequence[DestinationSettings], *, now: datetime | None = None
-) -> tuple[Trouble, ...]:
-    """Return everything that is wrong now; destinations: those in force."""
+def troubles(settings: Settings, *, now: datetime | None = None) -> tuple[Trouble, ...]:
+    """Return everything that is wrong now; settings: those in force."""
     storage, now = settings.storage, now or datetime.now(UTC)
-    found = [*_certificates(replace(settings, destinations=tuple(destinations)))]
+    found = [*_certificates(settings)]
     try:
-        found = [*_of_work(ledger_queries.overview(storage), destinations), *found]
+        found = [*_of_work(ledger_queries.overview(storage), settings.destinations), *found]
     except NodeError as error:
         found.append(Trouble(kind="database", title="the database does not answer", message=str(error)))
     try:

@@ -369,7 +369,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
         intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
         answerer=lambda: opened.answerer,
         in_force=lambda: opened.shared.settings,
-        troubles=LastTroubles(lambda: troubles(settings, opened.shared.settings.destinations)),
+        troubles=LastTroubles(lambda: troubles(opened.shared.settings)),
     )
     with opening("http.port", settings.http.host, settings.http.port):
         http = HttpServer(
@@ -411,7 +411,7 @@ def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
         return
     alerts = Alerts(
         settings.storage.directory,
-        lambda: troubles(opened.shared.settings, opened.shared.settings.destinations),
+        lambda: troubles(opened.shared.settings),
         partial(post_alert, settings=settings.alerts.webhook, node=settings.listener.ae_title),
         after_seconds=settings.alerts.after_seconds,
     )

@@ -60,12 +60,12 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def pages(settings: Settings) -> Pages:
-    parts = parts_of(settings, troubles=partial(troubles, settings, settings.destinations))
+    parts = parts_of(settings, troubles=partial(troubles, settings))
     return Pages(settings=settings, client=pages_of(parts))
 
 
 def keys(settings: Settings) -> list[str]:
-    return [trouble.key for trouble in troubles(settings, settings.destinations)]
+    return [trouble.key for trouble in troubles(settings)]
 
 
 def test_nothing_is_wrong_with_a_node_that_works(pages: Pages) -> None:
@@ -76,7 +76,7 @@ def test_nothing_is_wrong_with_a_node_that_works(pages: Pages) -> None:
 
 def test_a_paused_destination_says_why_and_since_when(pages: Pages) -> None:
     pages.ledger(state=DeliveryState.WAITING, reason="no connection")
-    (trouble,) = troubles(pages.settings, pages.settings.destinations)
+    (trouble,) = troubles(pages.settings)
 
     assert trouble.key == "destination archive"
     assert trouble.since is not None
@@ -147,13 +147,13 @@ def test_each_trouble_is_found_and_named(
 ) -> None:
     changed = change(pages.settings)
 
-    assert {trouble.key: trouble.title for trouble in troubles(changed, changed.destinations)} == found
+    assert {trouble.key: trouble.title for trouble in troubles(changed)} == found
 
 
 def test_damage_counts_for_an_hour(pages: Pages) -> None:
     received.note_damage(pages.settings.storage.directory, "film")
 
-    later = [troubles(pages.settings, (), now=datetime.now(UTC) + timedelta(minutes=minutes)) for minutes in (59, 61)]
+    later = [troubles(pages.settings, now=datetime.now(UTC) + timedelta(minutes=minutes)) for minutes in (59, 61)]
 
     assert [len(found) for found in later] == [1, 0]
 
