@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -63,31 +63,22 @@ _PROBES: Final = 32
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Running:
-    """A running process.
+    """The parts of a process that are open so far.
 
     ports: the open ones by their name in log lines, each with its real number, also where the settings have 0
-    reload: reads the settings file again, and puts its callers, destinations and prompts to use
     """
 
-    ports: Mapping[str, int]
-    is_broken: Callable[[], bool]
-    reload: Callable[[Path], None]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Opened:
-    """The parts of a process that are open so far."""
-
     shared: Shared
+    ports: Mapping[str, int] = field(default_factory=dict)
     receiving: Receiving | None = None
     model: OpenModel | None = None
     answerer: QuestionAnswerer | None = None
     working: Working | None = None
 
     def reload(self, path: Path) -> None:
-        """Put changed callers, destinations and prompts to use, or refuse the file."""
+        """Read the settings file again, and put changed callers, destinations and prompts to use, or refuse it."""
         settings = reload(
             path,
             self.shared,
@@ -109,7 +100,7 @@ class _Opened:
         """Whether the process must end."""
         return (
             (self.working is not None and self.working.running.is_broken)
-            or (self.receiving is not None and self.receiving.is_broken)
+            or (self.receiving is not None and self.receiving.damaged.is_set())
             or (self.answerer is not None and self.answerer.is_broken)
         )
 
@@ -163,7 +154,7 @@ def run(
         log.get().info("service.started", version=VERSION, executor=process.executor)
         _set_damaged_aside(database.LEDGER, settings)
         shared = _shared(settings, prompt_set, process, metrics)
-        opened = _Opened(shared=shared)
+        opened = Running(shared=shared)
         if process.receives:
             opened.receiving = open_receiving(shared, parts=ports)
         ports.callback(shared.spool.work.end)  # first of all: a stop that takes long may be cut short
@@ -173,13 +164,9 @@ def run(
             "http_port": _open_pages(opened, parts),
             "probe_port": _open_probes(opened, parts),
         }
-        running = Running(
-            ports={name: port for name, port in ports_by_name.items() if port is not None},
-            is_broken=lambda: opened.is_broken,
-            reload=opened.reload,
-        )
-        parts.enter_context(processes.published(settings.storage, process, ports=running.ports, settings=path))
-        _say("service.listening", process, running)
+        opened.ports = {name: port for name, port in ports_by_name.items() if port is not None}
+        parts.enter_context(processes.published(settings.storage, process, ports=opened.ports, settings=path))
+        log.get().info("service.listening", executor=process.executor, **opened.ports)
         _set_damaged_aside(database.EXECUTOR, settings)
         _count_set_aside(settings, metrics)
         if process.reads:
@@ -192,8 +179,8 @@ def run(
         _open_alerts(opened, parts)
         if opened.receiving is not None:  # not before: an executor's first start makes the tables of its queues
             opened.receiving.submitter.start()
-        _say("service.ready", process, running)
-        yield running
+        log.get().info("service.ready", executor=process.executor, **opened.ports)
+        yield opened
 
 
 def serve(
@@ -244,7 +231,7 @@ def serve(
         run(settings, process=process, reader=reader, on_step=on_step, stop=stop, path=path) as running,
     ):
         while not stop.wait(timeout=1.0):
-            if running.is_broken():
+            if running.is_broken:
                 return 1
             if changed.is_set() and path is not None:
                 changed.clear()
@@ -310,7 +297,7 @@ def _count_set_aside(settings: Settings, metrics: Metrics) -> None:
     metrics.damaged.labels("database").inc(len(database.files_set_aside(settings.storage)))
 
 
-def _open_model(opened: _Opened, reader: Callable[[], RadiographReader] | None, stop: threading.Event) -> None:
+def _open_model(opened: Running, reader: Callable[[], RadiographReader] | None, stop: threading.Event) -> None:
     shared = opened.shared
     model = _unless_stopped(lambda: open_model(shared.settings, shared.prompts.current, shared.metrics, reader), stop)
     opened.model = model
@@ -350,7 +337,7 @@ def _open_spool(settings: Settings) -> Spool:
     return spool
 
 
-def _open_pages(opened: _Opened, parts: ExitStack) -> int:
+def _open_pages(opened: Running, parts: ExitStack) -> int:
     """Serve the pages until the service stops; returns the real port."""
     shared, settings = opened.shared, opened.shared.settings
     looks = Looks(settings.storage.directory / "looks" / shared.process.executor)
@@ -384,7 +371,7 @@ def _open_pages(opened: _Opened, parts: ExitStack) -> int:
     return http.port
 
 
-def _open_probes(opened: _Opened, parts: ExitStack) -> int | None:
+def _open_probes(opened: Running, parts: ExitStack) -> int | None:
     """Serve the pages for machines on a port of their own, if the settings name one; returns the real port."""
     settings = opened.shared.settings
     if settings.http.probe_port is None:
@@ -400,7 +387,7 @@ def _open_probes(opened: _Opened, parts: ExitStack) -> int | None:
     return http.port
 
 
-def _open_alerts(opened: _Opened, parts: ExitStack) -> None:
+def _open_alerts(opened: Running, parts: ExitStack) -> None:
     """Tell webhooks of troubles and critical findings until the service stops, if the settings name some."""
     settings = opened.shared.settings
     if settings.notify:
@@ -422,7 +409,7 @@ def _stands(shared: Shared, notice: Notice) -> bool | None:
     return is_still_critical(shared.spool, notice.study, notice.finding, shared.prompts.current)
 
 
-def _snapshot(opened: _Opened) -> Snapshot:
+def _snapshot(opened: Running) -> Snapshot:
     spool, working = opened.shared.spool, opened.working
     disk = shutil.disk_usage(spool.directory)
     return Snapshot(
@@ -434,8 +421,3 @@ def _snapshot(opened: _Opened) -> Snapshot:
         spool_reserve_bytes=spool.reserve_bytes,
         ready=opened.readiness().parts,
     )
-
-
-def _say(event: str, process: Process, running: Running) -> None:
-    """Log an event with the real ports."""
-    log.get().info(event, executor=process.executor, **running.ports)

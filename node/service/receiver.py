@@ -51,11 +51,6 @@ class Receiving:
         orders_port = None if self.orders is None else self.orders.port
         return {"dicom_port": self.listener.port, "tls_port": self.listener.tls_port, "orders_port": orders_port}
 
-    @property
-    def is_broken(self) -> bool:
-        """Whether the process must end."""
-        return self.damaged.is_set()
-
 
 def open_receiving(shared: Shared, *, parts: ExitStack) -> Receiving:
     """Open the ports until `parts` are closed. Raises InputError when an address cannot be opened."""
