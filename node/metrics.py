@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy import typing as npt
 
 REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol", "silent", "tls")
-HTTP_CLOSED: Final = ("limit", "silent", "stalled")
+HTTP_CLOSED: Final = ("limit", "silent")
 """Why the node closed an HTTP connection (`net.http_connections`)."""
 ABORTS: Final = ("idle", "length", "pieces", "protocol", "stalled")
 QUESTION_SOURCES: Final = ("page", "api", "dicom")
