@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,12 +41,12 @@ _REMOVED: Final = "the destination is no longer in the settings; add it again an
 
 
 class Pauses:
-    """Waits for destinations that are down, until closed: one probe for each, however many deliveries wait for it."""
+    """Waits for destinations that are down, until closed: one delivery probes each, and the others wait for it."""
 
     def __init__(self) -> None:
         self._closing = threading.Event()
-        self._finding = threading.Lock()
-        self._pauses: dict[str, _Pause] = {}
+        self._probing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._down_since: dict[str, float] = {}
 
     def close(self) -> None:
         """End every current and future wait at once."""
@@ -56,61 +57,34 @@ class Pauses:
 
         probe: returns when the destination answers, raises RetryLater when not; called at once, then every 1 to 5 s
         """
-        with self._finding:
-            pause = self._pauses.setdefault(destination, _Pause(destination))
-        began = time.monotonic()
-        while not self._closing.is_set():
-            if pause.is_over(probe, since=began):
-                return True
-            left = began + limit_seconds - time.monotonic()
-            if left <= 0:
-                return False
-            self._closing.wait(min(pause.seconds_to_next, left))
-        return False
+        end, turn = time.monotonic() + limit_seconds, self._probing[destination]
+        if not turn.acquire(timeout=max(0.0, limit_seconds)):
+            return False
+        try:
+            while not self._closing.is_set():
+                seconds_to_next = self._probed(destination, probe)
+                left = end - time.monotonic()
+                if seconds_to_next is None or left <= 0:
+                    return seconds_to_next is None
+                self._closing.wait(min(seconds_to_next, left))
+            return False
+        finally:
+            turn.release()
 
-
-class _Pause:
-    """One destination, as the last probe found it."""
-
-    def __init__(self, destination: str) -> None:
-        self._destination = destination
-        self._probing = threading.Lock()
-        self._down_since: float | None = None
-        self._answered_at = self._next_at = 0.0
-
-    @property
-    def seconds_to_next(self) -> float:
-        """Seconds until the next probe is due."""
-        return max(0.0, self._next_at - time.monotonic())
-
-    def is_over(self, probe: Callable[[], None], *, since: float) -> bool:
-        """Return whether the destination has answered since a time; probe it if a probe is due."""
-        with self._probing:
-            if self._answered_at < since and self.seconds_to_next <= 0:
-                self._look(probe)
-            return self._answered_at >= since
-
-    def _look(self, probe: Callable[[], None]) -> None:
+    def _probed(self, destination: str, probe: Callable[[], None]) -> float | None:
+        """Probe a destination; return the seconds until the next probe, None if it answers."""
         try:
             probe()
         except RetryLater as error:
-            self._is_down(str(error))
-        else:
-            self._is_back()
-
-    def _is_down(self, reason: str) -> None:
-        now = time.monotonic()
-        if self._down_since is None:
-            self._down_since = now
-            log.get().warning("destination.down", destination=self._destination, reason=reason)
-        self._next_at = now + min(max((now - self._down_since) / _PATIENCE, _FIRST_PROBE_SECONDS), _LAST_PROBE_SECONDS)
-
-    def _is_back(self) -> None:
-        self._answered_at, self._next_at = time.monotonic(), 0.0
-        if self._down_since is not None:
-            seconds = round(self._answered_at - self._down_since, 1)
-            log.get().info("destination.back", destination=self._destination, seconds=seconds)
-            self._down_since = None
+            now = time.monotonic()
+            if destination not in self._down_since:
+                self._down_since[destination] = now
+                log.get().warning("destination.down", destination=destination, reason=str(error))
+            down_seconds = now - self._down_since[destination]
+            return min(max(down_seconds / _PATIENCE, _FIRST_PROBE_SECONDS), _LAST_PROBE_SECONDS)
+        if (since := self._down_since.pop(destination, None)) is not None:
+            log.get().info("destination.back", destination=destination, seconds=round(time.monotonic() - since, 1))
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -421,7 +421,7 @@ class Away:
                 self._at_once -= 1
 
 
-def test_waiting_deliveries_share_one_probe_and_go_on_together() -> None:
+def test_of_waiting_deliveries_one_probes_at_a_time_and_all_go_on() -> None:
     pauses, away = Pauses(), Away()
     with ThreadPoolExecutor(8) as pool:
         waits = [pool.submit(pauses.wait, "archive", away.probe, limit_seconds=60.0) for _ in range(8)]
