@@ -40,7 +40,7 @@ _END: Final = b"\xfe\xff\xdd\xe0"
 _CHUNK_BYTES: Final = 1024 * 1024
 
 
-class Incoming:
+class Incoming(files.Aside):
     """An object that is being received; for one thread."""
 
     def __init__(self, folder: Path, *, meta: bytes, has_room: Callable[[], bool]) -> None:
@@ -48,7 +48,7 @@ class Incoming:
         self._has_room, self._meta_bytes = has_room, len(meta)
         self._hash, self._unchecked = hashlib.sha256(), 0
         try:
-            self._aside = files.Aside(folder)
+            super().__init__(folder)
         except OSError as error:
             raise full(error) from error
         self._write(with_hash(meta))
@@ -57,11 +57,6 @@ class Incoming:
     def sha256(self) -> str:
         """The hash of the dataset as received."""
         return self._hash.hexdigest()
-
-    @property
-    def path(self) -> Path:
-        """The path of the temporary file."""
-        return self._aside.path
 
     def write(self, part: bytes) -> None:
         """Add bytes of the dataset. Raises SpoolFull, after removing the file."""
@@ -74,18 +69,6 @@ class Incoming:
         file.seek(self._meta_bytes)
         return file
 
-    def sync(self) -> None:
-        """Sync the complete object. Raises OSError."""
-        self._aside.sync()
-
-    def publish(self, path: Path) -> None:
-        """Rename the object to its final name, synced. Raises OSError."""
-        self._aside.publish(path)
-
-    def discard(self) -> None:
-        """Remove the file; a published object stays."""
-        self._aside.discard()
-
     def _write(self, part: bytes) -> None:
         try:
             if self._unchecked <= 0:
@@ -93,7 +76,7 @@ class Incoming:
                 if not self._has_room():
                     raise SpoolFull("the disk is below its reserve; send again later")
             self._unchecked -= len(part)
-            self._aside.write(part)
+            super().write(part)
         except OSError as error:
             self.discard()
             raise full(error) from error
