@@ -242,16 +242,22 @@ def changed_at(path: Path) -> datetime | None:
         return None
 
 
+def content_of(path: Path) -> bytes:
+    """Read a file; empty if it is missing, or the disk has lost its content. Raises OSError when the disk fails."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or is_of_file(error):
+            return b""
+        raise
+
+
 def read_json(path: Path) -> JsonObject | None:
     """Read a JSON file of the node; None if it is missing or damaged, so that its work is repeated."""
     try:
-        content = json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        content = json.loads(content_of(path))
+    except ValueError:
         return None
-    except OSError as error:
-        if is_of_file(error):
-            return None
-        raise
     if not isinstance(content, dict):
         return None
     expected = content.pop(_HASH, None)

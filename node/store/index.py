@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from node.domain import is_uid
+from node.store import files
 
 _SHARDS: Final = 0x1000
 _UID: Final = re.compile(r"[0-9.]*[0-9]")
@@ -70,7 +71,7 @@ class Index:
                     yield name, study.name
         for study in studies:
             for mark in _entries(study / "rounds"):
-                for name in set(_MARKED.findall(_content_of(Path(mark.path)))):
+                for name in set(_MARKED.findall(files.content_of(Path(mark.path)))):
                     yield name.decode(), study.name
 
     def _has(self, study_uid: str, name: str) -> bool:
@@ -100,10 +101,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _content_of(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""

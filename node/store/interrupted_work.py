@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from node.errors import is_of_file
+from node.store import files
 from node.threads import Turns
 
 MOST_INTERRUPTIONS: Final = 4
@@ -75,13 +75,9 @@ class BegunWork(Turns):
 def count(path: Path) -> int:
     """Return the number of process ends during this work since the work last returned. Raises OSError."""
     try:
-        return int(path.read_bytes())
-    except (FileNotFoundError, ValueError):
+        return int(files.content_of(path))
+    except ValueError:
         return 0
-    except OSError as error:
-        if is_of_file(error):
-            return 0
-        raise
 
 
 def _set(path: Path, times: int) -> None:

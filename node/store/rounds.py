@@ -19,7 +19,6 @@ from typing import Final
 
 from models.documents import encode
 from node.domain import Delivery, OutputObject
-from node.errors import is_of_file
 from node.output_kinds import MESSAGES
 from node.store import files
 from node.store.received import sop_instance_uid_of
@@ -91,22 +90,13 @@ def coverage(marks: Iterable[RoundMark]) -> dict[str, tuple[int, str | None]]:
 def keep(folder: Path, mark: RoundMark) -> None:
     """Write a mark into an existing folder, synced.
 
-    If another round has the number (two ran at once after a loss of the ledger), the next number is used.
+    If another round has the number (two ran at once after a loss of the ledger), the next number is used; so it is if
+    the disk has lost the content of a mark.
     """
     while not files.write_new(path := folder / f"{mark.number:06d}.json", _content(mark)):
-        if _content_of(path) == _content(mark):
+        if files.content_of(path) == _content(mark):
             return
         mark = replace(mark, number=mark.number + 1)
-
-
-def _content_of(path: Path) -> bytes:
-    """Read a mark; empty when the disk has lost its content, so that it counts as another round's."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        if is_of_file(error):
-            return b""
-        raise
 
 
 def _content(mark: RoundMark) -> bytes:
@@ -136,14 +126,7 @@ def keep_output(folder: Path, output: OutputObject | Delivery, content: bytes) -
 
 
 def _intact_content(path: Path) -> bytes | None:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if is_of_file(error):
-            return None
-        raise
+    content = files.content_of(path)
     return content if path.name.partition("~")[2].startswith(hashlib.sha256(content).hexdigest()) else None
 
 
