@@ -104,8 +104,7 @@ class Executor:
         }
         DBOS(config=config)
         log.adopt("dbos")
-        registered = register(sending, steps, objects, running=running, on_step=on_step)
-        self._deliver, self.park = registered.deliver, registered.park
+        self._deliver, self.park = register(sending, steps, objects, running=running, on_step=on_step)
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
             DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
@@ -157,7 +156,7 @@ class Executor:
         return len(begun)
 
     def unattended(self) -> list[Unattended]:
-        """Return this process's open workflows that no thread runs; see `lost_workflows.Workflows`."""
+        """Return this process's open workflows that no thread runs; also one that is beginning or ending now."""
         begun = DBOS.list_workflows(status="PENDING", executor_id=self._name, load_output=False)
         return [
             Unattended(

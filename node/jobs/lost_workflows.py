@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -59,22 +59,6 @@ class Unattended:
     study: str | None
     arguments: Sequence[object]
     reason: str | None
-
-
-class Workflows(Protocol):
-    """The interface to the executor's workflows."""
-
-    def unattended(self) -> list[Unattended]:
-        """Return the workflows that no thread runs; also one that is beginning or ending at this moment."""
-        ...
-
-    def run_again(self, workflow: Unattended) -> None:
-        """Queue a workflow again; its finished steps are not repeated."""
-        ...
-
-    def end(self, workflow: Unattended) -> None:
-        """Record that a workflow has ended."""
-        ...
 
 
 class Attended:
@@ -130,25 +114,29 @@ class Attended:
 class LostWorkflows(Periodic):
     """Searches every few seconds, until closed, for lost workflows: unattended in two consecutive looks.
 
+    unattended, run_again, end: see `executor.Executor`
     park: by name of a workflow, the function that parks its work; a workflow of another name is run again each time
     """
 
     def __init__(
         self,
-        workflows: Workflows,
+        unattended: Callable[[], list[Unattended]],
+        run_again: Callable[[Unattended], None],
+        end: Callable[[Unattended], None],
         park: Mapping[str, Park],
         metrics: Metrics,
         *,
         pause_seconds: float = _PAUSE_SECONDS,
     ) -> None:
-        self._workflows, self._park, self._metrics = workflows, park, metrics
+        self._unattended, self._run_again, self._end = unattended, run_again, end
+        self._park, self._metrics = park, metrics
         self._seen = frozenset[str]()
         self._losses = Counter[str]()
         super().__init__(self.look, name="lost", pause_seconds=pause_seconds)
 
     def look(self) -> None:
         """Run lost workflows again, or park their work."""
-        found = {workflow.id: workflow for workflow in self._workflows.unattended()}
+        found = {workflow.id: workflow for workflow in self._unattended()}
         lost = [workflow for workflow in found.values() if workflow.id in self._seen]
         self._seen = frozenset(found).difference(workflow.id for workflow in lost)
         for workflow in lost:
@@ -161,10 +149,10 @@ class LostWorkflows(Periodic):
         log.get().error("workflow.lost", kind=workflow.name, study=workflow.study, times=times, reason=reason)
         park = self._park.get(workflow.name)
         if park is None or times < MOST_LOSSES:
-            self._workflows.run_again(workflow)
+            self._run_again(workflow)
             return
         park(workflow.arguments, f"its work ended {times} times without a result, at last: {reason}; then retry")
-        self._workflows.end(workflow)
+        self._end(workflow)
         del self._losses[workflow.id]
 
 

@@ -64,14 +64,6 @@ DeliverWorkflow = Callable[[JsonObject], None]
 """A workflow whose argument is a `DeliveryBatch` as JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
-    """The sending workflow, and by name of a workflow the function that parks its work (see `lost_workflows`)."""
-
-    deliver: DeliverWorkflow
-    park: Mapping[str, Park]
-
-
 def answer_workflow(question_id: str) -> str:
     """Return the id of the workflow that sends an answer: the same answer is sent once."""
     return f"{ANSWER}:{question_id}"
@@ -167,8 +159,11 @@ def register(
     *,
     running: RunningSteps,
     on_step: Callable[[str], None],
-) -> Registered:
-    """Register the workflows with the executor, the reading ones only if there are `steps`."""
+) -> tuple[DeliverWorkflow, Mapping[str, Park]]:
+    """Register the workflows with the executor, the reading ones only if there are `steps`.
+
+    Returns the sending workflow, and by name of a workflow the function that parks its work (see `lost_workflows`).
+    """
     checkpoints = _Checkpoints(running=running, on_step=on_step)
     deliver = _register_delivery(sending, checkpoints)
     park: dict[str, Park] = dict.fromkeys(
@@ -192,7 +187,7 @@ def register(
         if objects is not None:
             _register_questions(objects, checkpoints, answer=answer)
             park[QUESTION] = partial(_refuse, objects)
-    return Registered(deliver=deliver, park=park)
+    return deliver, park
 
 
 def _refuse(steps: AnswerSteps | ObjectSteps, arguments: Sequence[object], reason: str) -> None:

@@ -127,7 +127,9 @@ def open_working(
         on_step=on_step,
     )
     parts.callback(executor.close)
-    threads: list[Periodic] = [LostWorkflows(executor, executor.park, shared.metrics)]
+    threads: list[Periodic] = [
+        LostWorkflows(executor.unattended, executor.run_again, executor.end, executor.park, shared.metrics)
+    ]
     if database.is_server(sql):
         database.create_views(sql)
         threads.append(Takeover(sql, process.executor, executor.recover))

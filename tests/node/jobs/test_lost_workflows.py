@@ -161,7 +161,9 @@ class Workflows:
         def park(arguments: object, reason: str) -> None:
             self.parked.append(f"{arguments}: {reason}")
 
-        watch = LostWorkflows(self, {"study": park}, Metrics(), pause_seconds=3600.0)
+        watch = LostWorkflows(
+            self.unattended, self.run_again, self.end, {"study": park}, Metrics(), pause_seconds=3600.0
+        )
         with closing(watch):
             for _ in range(times):
                 watch.look()
