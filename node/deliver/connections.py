@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from pydicom.uid import UID
@@ -33,14 +32,6 @@ START: Final = "start it, or correct host, port and tls of this destination"
 _ALERT_SECONDS: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """An open association that waits for the next object; until: on the monotonic clock."""
-
-    association: Association
-    until: float
-
-
 class Associations:
     """Keeps associations to DICOM destinations; used by several threads, each association by one at a time.
 
@@ -50,11 +41,10 @@ class Associations:
 
     def __init__(self, *, idle_seconds: float = IDLE_SECONDS) -> None:
         self._idle_seconds = idle_seconds
-        self._changed = threading.Condition()
-        self._kept: dict[DicomDestination, list[_Kept]] = {}
+        self._changing = threading.Lock()
+        self._kept: dict[DicomDestination, dict[Association, threading.Timer]] = {}  # with what releases each
         self._opened: dict[Association, float] = {}
         self._is_closed = False
-        self._thread: threading.Thread | None = None
 
     def take(self, destination: DicomDestination, *, sop_class: UID, syntax: UID) -> Association | None:
         """Return an open association on which such an object can be sent, which is the caller's now; None without one.
@@ -62,19 +52,19 @@ class Associations:
         Ends one that does not fit if none fits: no more are open at once than without keeping any.
         """
         while True:
-            with self._changed:
-                kept = self._kept.get(destination, [])
-                fits = [item for item in kept if _accepts(item.association, sop_class, syntax)]
+            with self._changing:
+                kept = self._kept.get(destination, {})
+                fits = [association for association in kept if _accepts(association, sop_class, syntax)]
                 if not kept:
                     return None
-                item = (fits or kept)[-1]
-                kept.remove(item)
+                association = (fits or list(kept))[-1]
+                kept.pop(association).cancel()
             if not fits:
-                self._end(item.association)
+                self._end(association)
                 return None
-            if item.association.is_established:
-                return item.association
-            self._opened.pop(item.association, None)  # its peer has ended it
+            if association.is_established:
+                return association
+            self._opened.pop(association, None)  # its peer has ended it
 
     @contextmanager
     def used(self, association: Association, destination: DicomDestination) -> Iterator[Association]:
@@ -91,47 +81,32 @@ class Associations:
 
     def close(self) -> None:
         """Release all open associations, and keep none from now on."""
-        with self._changed:
+        with self._changing:
             self._is_closed = True
-            kept = [item for items in self._kept.values() for item in items]
+            kept = [association for associations in self._kept.values() for association in associations]
             self._kept.clear()
-            self._changed.notify_all()
-        for item in kept:
-            self._end(item.association, limit_seconds=_LAST_RELEASE_SECONDS)
+        for association in kept:
+            self._end(association, limit_seconds=_LAST_RELEASE_SECONDS)
 
     def _give_back(self, association: Association, destination: DicomDestination) -> None:
         now = time.monotonic()
-        until = min(now + self._idle_seconds, self._opened.setdefault(association, now) + _LONGEST_SECONDS)
-        if until <= now or not association.is_established:
-            self._end(association)
-            return
-        with self._changed:
-            if not self._is_closed:
-                self._kept.setdefault(destination, []).append(_Kept(association=association, until=until))
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="associations", daemon=True)
-                    self._thread.start()
-                self._changed.notify_all()
-                return
+        seconds = min(self._idle_seconds, self._opened.setdefault(association, now) + _LONGEST_SECONDS - now)
+        if seconds > 0 and association.is_established:
+            with self._changing:
+                if not self._is_closed:
+                    timer = threading.Timer(seconds, self._release, (association, destination))
+                    timer.daemon = True
+                    timer.start()
+                    self._kept.setdefault(destination, {})[association] = timer
+                    return
         self._end(association)
 
-    def _run(self) -> None:
-        """Release associations whose time is over."""
-        while not self._is_closed:
-            with self._changed:
-                now = time.monotonic()
-                ends = [item.until for items in self._kept.values() for item in items]
-                if not ends or min(ends) > now:
-                    self._changed.wait(min(ends) - now if ends else None)
-                    continue
-                over = [item for items in self._kept.values() for item in items if item.until <= now]
-                self._kept = {
-                    destination: left
-                    for destination, items in self._kept.items()
-                    if (left := [item for item in items if item.until > now])
-                }
-            for item in over:
-                self._end(item.association)
+    def _release(self, association: Association, destination: DicomDestination) -> None:
+        """Release an association that nothing has used in time."""
+        with self._changing:
+            if self._kept.get(destination, {}).pop(association, None) is None:  # used, or ended, at this moment
+                return
+        self._end(association)
 
     def _end(self, association: Association, *, is_lost: bool = False, limit_seconds: float = RELEASE_SECONDS) -> None:
         self._opened.pop(association, None)

@@ -150,7 +150,7 @@ def releases(archive: Archive, associations: Associations) -> None:
     [theirs], [[ours]] = archive.associations, associations._kept.values()
     releasing = threading.Thread(target=theirs.release)
     releasing.start()
-    peers.wait_until(lambda: not ours.association.is_established, what="our side has answered the release")
+    peers.wait_until(lambda: not ours.is_established, what="our side has answered the release")
     releasing.join(4.0)  # less than the time after which either side gives up
     assert theirs.is_released
 
