@@ -23,7 +23,7 @@ from node.config import OrdersSettings
 from node.errors import where
 from node.hl7 import mllp
 from node.hl7.acknowledgment import AcknowledgmentCode, Complaint, acknowledge
-from node.hl7.text import TooManyRepetitions, is_batch, read
+from node.hl7.text import Message, TooManyRepetitions, is_batch, read
 from node.metrics import Metrics
 from node.net import callers
 from node.net.callers import RefusalKey, Refusals
@@ -34,10 +34,7 @@ from node.orders.store import OrderStore
 _CONNECTIONS: Final = 20
 _PATIENCE_SECONDS: Final = 30.0
 _REFUSED_IN_A_ROW: Final = 10
-
-# When the system asks a silent peer whether it is still there, how often then, and how many times in vain. Not every
-# platform has all of them.
-_KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+_SECONDS_TO_KEEP_ALIVE: Final = 60  # after this silence the system asks whether the peer is still there
 
 # HL7 table 0357
 _NO_MESSAGE = Complaint(condition="100", text="this is not an HL7 version 2 message; nothing was stored")
@@ -102,37 +99,23 @@ class _OrderHandler:
 
     def answer(self, content: bytes, refuse: Refuse) -> tuple[AcknowledgmentCode, bytes]:
         """Answer AA once the whole order is synced to disk, otherwise AE or AR; answers contain no patient data."""
-        now = datetime.now(UTC).astimezone(self._zone)
-        if is_batch(content):
-            return self._reject(_BATCH, refuse, said="batch", now=now)
+        now, message, reason = datetime.now(UTC).astimezone(self._zone), None, "content"
         try:
-            message = read(content, default=self._character_set)
-        except ValueError:
-            return self._reject(_NO_MESSAGE, refuse, said="no_message", now=now)
-        try:
+            message = _message(content, character_set=self._character_set)
             for change in read_orders(message):
                 self._keep(change)
         except OrderRefused as error:
-            self._refuse("content", refuse, said=str(error))
-            return error.code, acknowledge(message, error.code, now=now, complaint=error.complaint)
+            refused, said = error, str(error)
         except TooManyRepetitions as error:
-            self._refuse("content", refuse, said=str(error))
-            code = AcknowledgmentCode.ERROR
-            return code, acknowledge(message, code, now=now, complaint=Complaint(condition="102", text=str(error)))
+            said = str(error)
+            refused = OrderRefused(AcknowledgmentCode.ERROR, Complaint(condition="102", text=said))
         except Exception as error:  # the boundary to foreign messages and the disk: answer AR, and go on
-            self._refuse("not_kept", refuse, said=where(error))
-            return AcknowledgmentCode.REJECT, acknowledge(
-                message, AcknowledgmentCode.REJECT, now=now, complaint=_NOT_KEPT
-            )
-        return AcknowledgmentCode.ACCEPT, acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
-
-    def _reject(
-        self, complaint: Complaint, refuse: Refuse, *, said: str, now: datetime
-    ) -> tuple[AcknowledgmentCode, bytes]:
-        """Answer AR, without a control id, to bytes that are not exactly one message."""
-        self._refuse("content", refuse, said=said)
-        code = AcknowledgmentCode.REJECT
-        return code, acknowledge(None, code, now=now, complaint=complaint)
+            refused, reason, said = OrderRefused(AcknowledgmentCode.REJECT, _NOT_KEPT), "not_kept", where(error)
+        else:
+            return AcknowledgmentCode.ACCEPT, acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
+        self._metrics.orders.labels("refused").inc()
+        refuse(reason, said)
+        return refused.code, acknowledge(message, refused.code, now=now, complaint=refused.complaint)
 
     def _keep(self, change: OrderChange) -> None:
         """Raises OSError."""
@@ -140,9 +123,15 @@ class _OrderHandler:
         self._metrics.orders.labels("cancelled" if change.is_cancelled else "kept").inc()
         log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
 
-    def _refuse(self, reason: str, refuse: Refuse, *, said: str) -> None:
-        self._metrics.orders.labels("refused").inc()
-        refuse(reason, said)
+
+def _message(content: bytes, *, character_set: str) -> Message:
+    """Read a message. Raises OrderRefused for bytes that are not exactly one."""
+    if is_batch(content):
+        raise OrderRefused(AcknowledgmentCode.REJECT, _BATCH)
+    try:
+        return read(content, default=character_set)
+    except ValueError as error:
+        raise OrderRefused(AcknowledgmentCode.REJECT, _NO_MESSAGE) from error
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -242,7 +231,8 @@ class _Connection(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         host = self.client_address[0]
         try:
-            _keep_alive(self.request)
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SECONDS_TO_KEEP_ALIVE)
             if isinstance(self.request, ssl.SSLSocket):
                 self.request.settimeout(self.server.patience_seconds)
                 self.request.do_handshake()
@@ -265,14 +255,6 @@ class _Connection(socketserver.BaseRequestHandler):
             refused = 0 if code is AcknowledgmentCode.ACCEPT else refused + 1
             if refused == _REFUSED_IN_A_ROW:
                 return server.refuse("useless", host=host)
-
-
-def _keep_alive(connection: socket.socket) -> None:
-    """Let the system detect peers that disappeared silently. Raises OSError."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, int(getattr(socket, name)), value)
 
 
 def _end(connection: socket.socket) -> None:

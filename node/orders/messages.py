@@ -7,7 +7,6 @@ taken; other patient data are ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import Final
 
@@ -73,7 +72,7 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
         raise _rejected(_VERSION_UNSUPPORTED, "only version 2 is read here (MSH-12)")
     if not message.header.text(10):
         raise _wrong(_FIELD_MISSING, "the message has no control id (MSH-10)")
-    groups = list(_groups(message))
+    groups = _groups(message)
     if not groups:
         raise _wrong(_SEGMENT_SEQUENCE, "the message has no order (ORC)")
     if len(groups) > _MOST_ORDERS:
@@ -86,25 +85,21 @@ def read_orders(message: Message) -> tuple[OrderChange, ...]:
     return changes
 
 
-def _groups(message: Message) -> Iterator[tuple[list[Segment], Numbers]]:
+def _groups(message: Message) -> list[tuple[list[Segment], Numbers]]:
     """Split a message into its orders, each with the identifiers of its patient.
 
     An order begins with ORC, and the PID before it counts.
     """
-    group: list[Segment] = []
+    groups: list[tuple[list[Segment], Numbers]] = []
     patient: Numbers = ()
-    of_group: Numbers = ()
     for segment in message.segments:
         if segment.name == "PID":
             patient = numbers_in(segment, 3) or numbers_in(segment, 2)
         if segment.name == "ORC":
-            if group:
-                yield group, of_group
-            group, of_group = [], patient
-        if group or segment.name == "ORC":
-            group.append(segment)
-    if group:
-        yield group, of_group
+            groups.append(([], patient))
+        if groups:
+            groups[-1][0].append(segment)
+    return groups
 
 
 def _may_be_garbled(group: list[Segment], patient: Numbers, order: Order) -> bool:
