@@ -38,27 +38,8 @@ from node.store.study_facts import StudyFacts, film_in, load, require_valid
 _NOBODY_TAKES_IT: Final = "no destination takes answers: add sr, sr3d or gsps to the outputs of a DICOM destination"
 
 
-def send_answer(
-    spool: Spool,
-    *,
-    study_uid: str,
-    question_id: str,
-    destinations: Iterable[DestinationSettings],
-    run_answer: Callable[[str, str], None],
-) -> SentAnswer:
-    """Request that an answer is sent; a repeated request sends nothing twice.
-
-    run_answer: `executor.Client.run_answer`
-    If that raises because the database is unavailable, the request is stored, and the next start follows it.
-    Raises InputError for a question that is unknown or has no answer, and if no destination takes answers.
-    """
-    known = take(spool, stored_question(spool, study_uid, question_id), destinations=destinations)
-    run_answer(study_uid, question_id)
-    return known
-
-
 def take(spool: Spool, question: AskedQuestion, *, destinations: Iterable[DestinationSettings]) -> SentAnswer:
-    """Store the request to send an answer, synced, unless it exists; the caller queues it.
+    """Store the request to send an answer, synced, unless it exists; the caller queues it, or the next start does.
 
     Raises InputError for a question without an answer or about a rejected film, and if no destination takes answers.
     """

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from models.contract import Question
 from node.errors import AskerGone, InputError, RetryLater
-from node.jobs.answer_steps import send_answer
+from node.jobs import answer_steps
 from node.jobs.executor import Client
 from node.jobs.question_answerer import QuestionAnswerer, questions_of
 from node.net.http_connections import has_left
@@ -141,13 +141,9 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
         raise Problem(404, str(error)) from error
     try:
         with closing(Client(database.open_executor_database(parts.settings.storage))) as client:
-            send_answer(
-                parts.spool,
-                study_uid=study_uid,
-                question_id=question_id,
-                destinations=parts.destinations(),
-                run_answer=client.run_answer,
-            )
+            question = answer_steps.stored_question(parts.spool, study_uid, question_id)
+            answer_steps.take(parts.spool, question, destinations=parts.destinations())
+            client.run_answer(study_uid, question_id)
     except InputError as error:
         raise Problem(409, str(error)) from error
     except Exception as error:

@@ -13,7 +13,7 @@ from models.contract import Box, FindingState, Question, ScoredBox
 from models.documents import encode
 from node.config import Settings
 from node.errors import InputError
-from node.jobs.answer_steps import send_answer
+from node.jobs import answer_steps
 from node.jobs.executor import Client
 from node.outputs.asked_question import AskedQuestion
 from node.read.model import FilmAnswer
@@ -65,13 +65,9 @@ def store(settings: Settings, stored: AskedQuestion) -> Spool:
 def send(settings: Settings, stored: AskedQuestion) -> SentAnswer:
     """Send an answer as the page does, from another process than the service."""
     with closing(Client(database.open_executor_database(settings.storage))) as client:
-        return send_answer(
-            store(settings, stored),
-            study_uid=stored.study_uid,
-            question_id=stored.id,
-            destinations=settings.destinations,
-            run_answer=client.run_answer,
-        )
+        known = answer_steps.take(store(settings, stored), stored, destinations=settings.destinations)
+        client.run_answer(stored.study_uid, stored.id)
+        return known
 
 
 @pytest.fixture
@@ -149,24 +145,18 @@ def test_an_answer_of_a_removed_study_is_refused(tmp_path: Path) -> None:
     (spool.directory / "studies" / STUDY / "questions" / f"{QUESTION}.json").unlink()
 
     with pytest.raises(InputError, match="may have been removed"):
-        send_answer(spool, study_uid=STUDY, question_id=QUESTION, destinations=(), run_answer=lambda *_: None)
+        answer_steps.stored_question(spool, STUDY, QUESTION)
 
 
 def test_an_answer_that_no_destination_takes_is_refused(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=1)
     [archive] = settings.destinations
     assert isinstance(archive, DicomDestination)
-    asked_of: list[str] = []
+    spool = store(settings, question())
 
     with pytest.raises(InputError, match="no destination takes answers"):
-        send_answer(
-            store(settings, question()),
-            study_uid=STUDY,
-            question_id=QUESTION,
-            destinations=[replace(archive, outputs=("text", "sc"))],
-            run_answer=lambda *names: asked_of.extend(names),
-        )
-    assert asked_of == []
+        answer_steps.take(spool, question(), destinations=[replace(archive, outputs=("text", "sc"))])
+    assert questions.answers_of(spool, STUDY) == []
 
 
 @pytest.mark.parametrize("question_id", ["../" * 4, "0" * 31, ""])
