@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -26,26 +25,16 @@ CRITICAL_SECONDS: Final = 86400.0
 """Head start of a critical output: it overtakes outputs for the same destination that are up to this much older."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """A study that waits to be read.
-
-    arrived_at: when its oldest unread film was received
-    is_stat: whether a sender, a caller's setting or an order gives it priority
-    """
-
-    arrived_at: datetime
-    is_stat: bool
-
-
-def queue_place(study: Waiting, *, stat_seconds: float) -> int:
+def queue_place(arrived_at: datetime, *, is_stat: bool, stat_seconds: float) -> int:
     """Return a study's place in the queue, 1 to 2^31 - 1; the lowest place is read first.
 
     The place is the second in which the study's oldest unread film arrived, so it stays the same when more films come.
     A STAT study has a head start of `stat_seconds`, so no later study overtakes a study that has waited longer. Among
     STAT studies, and among the others, the study that arrived first is read first.
+
+    is_stat: whether a sender, a caller's setting or an order gives it priority
     """
-    return _place(study.arrived_at.timestamp(), head_start_seconds=stat_seconds if study.is_stat else 0.0)
+    return _place(arrived_at.timestamp(), head_start_seconds=stat_seconds if is_stat else 0.0)
 
 
 def delivery_place(written_at: float, priority: OutputPriority) -> int:
@@ -62,13 +51,14 @@ def _place(moment: float, *, head_start_seconds: float) -> int:
     return min(max(math.floor(moment - _EPOCH) - math.floor(head_start_seconds), _FIRST), _LAST)
 
 
-def waiting(spool: Spool, orders: OrderStore, study_uid: str) -> Waiting:
-    """Return the arrival of the oldest film that no finished round covers, and whether the study is STAT."""
+def study_place(spool: Spool, orders: OrderStore, study_uid: str, *, stat_seconds: float) -> int:
+    """Return the place of a study, by its oldest film that no finished round covers."""
     facts = load(spool, study_uid)
     headers = (header_of(instance.path, character_set=spool.character_set) for instance in facts.unread)
-    return Waiting(
-        arrived_at=min((instance.received_at for instance in facts.unread), default=datetime.now(UTC)),
+    return queue_place(
+        min((instance.received_at for instance in facts.unread), default=datetime.now(UTC)),
         is_stat=facts.is_stat or any(_is_ordered_stat(orders, study_uid, header or Dataset()) for header in headers),
+        stat_seconds=stat_seconds,
     )
 
 

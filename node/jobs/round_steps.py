@@ -18,7 +18,7 @@ from node.domain import Delivery, DeliveryState, OutputObject, Reason
 from node.errors import ModelLost, is_of_disk, reason_of
 from node.jobs import answer_steps, gathering
 from node.jobs.lost_workflows import LOST_STAGE
-from node.jobs.queue_places import queue_place, waiting
+from node.jobs.queue_places import study_place
 from node.metrics import Guarded, Metrics
 from node.outputs import ledger_rows, vocabulary
 from node.outputs.sr.items import FORMS
@@ -92,8 +92,7 @@ class Steps:
         """Return the study's place in the queue; lower places are read first. None if the study was parked."""
 
         def work() -> int:
-            study = waiting(self.pipeline.spool, self.pipeline.orders, study_uid)
-            return queue_place(study, stat_seconds=self.stat_seconds)
+            return study_place(self.pipeline.spool, self.pipeline.orders, study_uid, stat_seconds=self.stat_seconds)
 
         return self._guarded("place", study_uid, work, otherwise=None)
 

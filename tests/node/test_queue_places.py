@@ -22,7 +22,7 @@ from pydicom import Dataset
 from models.contract import FindingState
 from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, OutputPriority
 from node.hl7.order import Priority
-from node.jobs.queue_places import CRITICAL_SECONDS, Waiting, delivery_place, queue_place, waiting
+from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place, queue_place, study_place
 from node.orders.store import OrderStore
 from node.output_kinds import OUTPUTS
 from node.outputs import vocabulary
@@ -219,12 +219,12 @@ ARRIVED, MINUTE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
 def test_a_study_past_the_head_start_is_overtaken_by_no_other(
     arrived: datetime, waited: float, stat_seconds: float, is_stat: bool
 ) -> None:
-    newcomer = Waiting(arrived_at=arrived + timedelta(seconds=stat_seconds + waited), is_stat=is_stat)
-    routine = Waiting(arrived_at=arrived, is_stat=False)
+    later = arrived + timedelta(seconds=stat_seconds + waited)
+    newcomer = queue_place(later, is_stat=is_stat, stat_seconds=stat_seconds)
 
-    places = [queue_place(study, stat_seconds=stat_seconds) for study in (routine, newcomer)]
+    routine = queue_place(arrived, is_stat=False, stat_seconds=stat_seconds)
 
-    assert places[0] <= places[1]  # in the same place, the one that was queued first
+    assert routine <= newcomer  # in the same place, the one that was queued first
 
 
 @given(arrived=MOMENTS, stat_seconds=st.floats(2.0, 86400.0), part=st.floats(0.0, 1.0))
@@ -232,26 +232,27 @@ def test_an_urgent_study_overtakes_all_within_the_head_start(
     arrived: datetime, stat_seconds: float, part: float
 ) -> None:
     before = timedelta(seconds=part * (stat_seconds - 2.0))  # places are whole seconds
-    routine = Waiting(arrived_at=arrived - before, is_stat=False)
-    urgent = Waiting(arrived_at=arrived, is_stat=True)
+    routine = queue_place(arrived - before, is_stat=False, stat_seconds=stat_seconds)
 
-    assert queue_place(urgent, stat_seconds=stat_seconds) < queue_place(routine, stat_seconds=stat_seconds)
+    assert queue_place(arrived, is_stat=True, stat_seconds=stat_seconds) < routine
 
 
 @given(arrival=MOMENTS, other=MOMENTS, stat_seconds=SECONDS, is_stat=st.booleans())
 def test_among_equals_the_one_that_came_first_is_read_first(
     arrival: datetime, other: datetime, stat_seconds: float, is_stat: bool
 ) -> None:
-    first, last = (Waiting(arrived_at=moment, is_stat=is_stat) for moment in sorted((arrival, other)))
+    moments = sorted((arrival, other))
 
-    assert queue_place(first, stat_seconds=stat_seconds) <= queue_place(last, stat_seconds=stat_seconds)
+    first, last = (queue_place(moment, is_stat=is_stat, stat_seconds=stat_seconds) for moment in moments)
+
+    assert first <= last
 
 
 @pytest.mark.parametrize("year", [1970, 2025, 2026, 2099, 9999])
 def test_every_place_is_one_that_the_engine_takes(year: int) -> None:
-    study = Waiting(arrived_at=datetime(year, 1, 1, tzinfo=UTC), is_stat=True)
+    arrived = datetime(year, 1, 1, tzinfo=UTC)
 
-    assert 1 <= queue_place(study, stat_seconds=86400.0) <= 2**31 - 1
+    assert 1 <= queue_place(arrived, is_stat=True, stat_seconds=86400.0) <= 2**31 - 1
 
 
 class Ordered:
@@ -267,6 +268,13 @@ class Ordered:
         os.utime(path, (arrived.timestamp(), arrived.timestamp()))
         return path.name
 
+    def is_stat(self) -> bool:
+        """Whether the study has the place of a STAT study that came with its last film, or that of another."""
+        arrived = self.spool.instances(STUDY)[-1].received_at
+        place = study_place(self.spool, self.orders, STUDY, stat_seconds=60.0)
+        places = [queue_place(arrived, is_stat=is_stat, stat_seconds=60.0) for is_stat in (False, True)]
+        return bool(places.index(place))
+
 
 @pytest.fixture
 def ordering(tmp_path: Path) -> Ordered:
@@ -279,14 +287,15 @@ def test_a_study_that_gets_films_again_and_again_keeps_its_place(ordering: Order
     ordering.keep("unread")
     ordering.keep("newest", arrived=ARRIVED + MINUTE)
 
-    assert waiting(ordering.spool, ordering.orders, STUDY) == Waiting(arrived_at=ARRIVED, is_stat=False)
+    place = study_place(ordering.spool, ordering.orders, STUDY, stat_seconds=60.0)
+    assert place == queue_place(ARRIVED, is_stat=False, stat_seconds=60.0)
 
 
 def test_a_study_whose_sender_called_it_urgent_is(ordering: Ordered) -> None:
     ordering.keep("film")
     ordering.spool.mark_stat(STUDY)
 
-    assert waiting(ordering.spool, ordering.orders, STUDY).is_stat
+    assert ordering.is_stat()
 
 
 @pytest.mark.parametrize(("study_uid", "accession"), [(STUDY, ""), ("", "A1")])
@@ -298,7 +307,7 @@ def test_an_order_says_how_urgent_a_study_is(
     ordering.orders.keep(ordered(accession="A2", priority=Priority.STAT))
     ordering.orders.keep(ordered(study_uid=study_uid, accession=accession, priority=Priority(priority)))
 
-    assert waiting(ordering.spool, ordering.orders, STUDY).is_stat is is_stat
+    assert ordering.is_stat() is is_stat
 
 
 def test_a_broken_film_names_no_patient_that_an_order_is_for(ordering: Ordered) -> None:
@@ -307,4 +316,4 @@ def test_a_broken_film_names_no_patient_that_an_order_is_for(ordering: Ordered) 
     films.keep_bytes(ordering.spool, study_uid=STUDY, sop_instance_uid="1.2.3", meta=meta, body=b"no dataset")
     ordering.orders.keep(ordered(study_uid=STUDY, priority=Priority.STAT))
 
-    assert not waiting(ordering.spool, ordering.orders, STUDY).is_stat
+    assert not ordering.is_stat()

@@ -24,7 +24,7 @@ from node.dicom.film_header import parse_header
 from node.domain import OutputObject
 from node.errors import GiveUp
 from node.hl7.text import Message, read
-from node.jobs.queue_places import waiting
+from node.jobs.queue_places import queue_place, study_place
 from node.orders.messages import read_orders
 from node.orders.store import OrderStore
 from node.outputs import oru
@@ -312,7 +312,9 @@ def test_a_stat_order_of_another_patient_hurries_nobody(
     node.order(order(accession, patient, study=study, priority="S"))
     node.receive("film", PatientID="P-1", AccessionNumber="A-17")
 
-    assert waiting(node.spool, node.steps.pipeline.orders, STUDY).is_stat is is_stat
+    [film] = node.spool.instances(STUDY)
+    place = study_place(node.spool, node.steps.pipeline.orders, STUDY, stat_seconds=60.0)
+    assert place == queue_place(film.received_at, is_stat=is_stat, stat_seconds=60.0)
 
 
 X: Final[Changes] = {
