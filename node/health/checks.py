@@ -46,15 +46,12 @@ def check_expiry(settings: Settings) -> Iterator[Check]:
 
 
 def _check(table: str, files: TlsTable) -> Iterator[Check]:
-    name, ca = _name(table), tls.ca_of(files)
     mistakes = list(tls.mistakes_in(table, files))
     for mistake in mistakes:
-        yield fault(name, mistake)
+        yield fault(_name(table), mistake)
     if mistakes:
         return
     yield from _lasting_of(table, files)
-    if files.certificate is not None and ca is not None and not tls.is_issued_by(files.certificate, ca):
-        yield note(name, f"{files.certificate} was not issued by {ca}; peers must trust its issuer")
 
 
 def _lasting_of(table: str, files: TlsTable) -> Iterator[Check]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 
 from node import log
 from node.config import ServerTlsTable, Settings, TlsTable, tls_tables
@@ -129,23 +128,6 @@ def authorities_days_left(ca: Path) -> float:
     return max(_days_until(authority.not_valid_after_utc) for authority in _certificates(ca))
 
 
-def is_issued_by(certificate: Path, ca: Path) -> bool:
-    """Return whether a file's first certificate was issued by an authority of `ca`, directly or through the others.
-
-    Raises OSError or ValueError when a file cannot be read.
-    """
-    shown, *between = _certificates(certificate)
-    authorities = _certificates(ca)
-    for _ in range(len(between) + 1):
-        if any(shown == authority or _has_issued(authority, shown) for authority in authorities):
-            return True
-        issuer = next((certificate for certificate in between if _has_issued(certificate, shown)), None)
-        if issuer is None:
-            return False
-        shown = issuer
-    return False
-
-
 def check_files(settings: Settings) -> None:
     """Check that the files of every TLS table exist and match.
 
@@ -206,14 +188,6 @@ def _expires(certificate: Path) -> datetime:
 
 def _certificates(path: Path) -> list[x509.Certificate]:
     return x509.load_pem_x509_certificates(path.read_bytes())
-
-
-def _has_issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):  # another name, a key that cannot sign, another key
-        return False
-    return True
 
 
 def _days_until(moment: datetime) -> float:

@@ -7,13 +7,9 @@ import ssl
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 from pydicom.uid import ComprehensiveSRStorage
 
 from node.check_result import Check, CheckState
@@ -28,7 +24,6 @@ from node.config import (
     WebhookSettings,
 )
 from node.health.checks import check_certificates, check_destinations
-from node.net.tls import is_issued_by
 from node.settings.destinations import DicomDestination, Hl7Destination, TlsSettings
 from tests.support import peers
 from tests.support.certificates import Authority, Identity
@@ -36,8 +31,6 @@ from tests.support.committing import Committing
 from tests.support.mllp import InformationSystem
 from tests.support.service import settings_for
 from tests.support.web_archive import web_archive
-
-DAY = timedelta(days=1)
 
 
 @pytest.fixture(scope="module")
@@ -55,17 +48,6 @@ def with_tls(folder: Path, identity: Identity, authority: Authority) -> Settings
     tls = OrdersTlsSettings(certificate=identity.certificate, key=identity.key, ca=authority.certificate)
     settings = settings_for(folder, archive_port=104)
     return replace(settings, orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,), tls=tls))
-
-
-def signed(name: str, key_of: ec.EllipticCurvePrivateKey, *, by: str, key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate for a key, signed by another one's."""
-    now = datetime.now(UTC)
-    subject, issuer = (
-        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)]) for common_name in (name, by)
-    )
-    builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key_of.public_key())
-    dated = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(now + DAY)
-    return dated.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def states(checks: Iterable[Check]) -> list[CheckState]:
@@ -108,7 +90,6 @@ CERTIFICATES: dict[str, tuple[list[CheckState], str]] = {
     "expired": ([OK, FAULT], "expired 1 day ago"),
     "with another key": ([FAULT], "mismatch"),
     "without its key": ([FAULT], "nowhere.key"),
-    "of another authority": ([OK, OK, NOTE], "was not issued by"),
 }
 
 
@@ -122,7 +103,6 @@ def test_a_certificate_is_good_short_or_a_fault(
         "expired": lambda: (lasting.issue("expired", days=-1), lasting),
         "with another key": lambda: (replace(own, key=lasting.issue("other").key), lasting),
         "without its key": lambda: (replace(own, key=tmp_path / "nowhere.key"), lasting),
-        "of another authority": lambda: (authority.issue("node", days=400), lasting),
     }[case]()
 
     checks = list(check_certificates(with_tls(tmp_path, shown, by)))
@@ -131,21 +111,6 @@ def test_a_certificate_is_good_short_or_a_fault(
     assert states(checks) == found
     assert said in checks[-1].message
     assert {check.name for check in checks} == {"certificate orders.tls"}
-
-
-def test_a_chain_leads_to_an_authority_over_its_certificates(tmp_path: Path) -> None:
-    root, middle, leaf = (ec.generate_private_key(ec.SECP256R1()) for _ in range(3))
-    authority = signed("root", root, by="root", key=root)
-    between = signed("middle", middle, by="root", key=root)
-    own = signed("leaf", leaf, by="middle", key=middle)
-    for name, content in {"ca": authority, "whole": own + between, "cut": own, "circle": own + own}.items():
-        (tmp_path / f"{name}.pem").write_bytes(content)
-
-    issued = {
-        name: is_issued_by(tmp_path / f"{name}.pem", tmp_path / "ca.pem") for name in ("ca", "whole", "cut", "circle")
-    }
-
-    assert issued == {"ca": True, "whole": True, "cut": False, "circle": False}
 
 
 def test_every_tls_table_is_looked_at(tmp_path: Path, lasting: Authority, own: Identity) -> None:
