@@ -36,7 +36,7 @@ from node.store.ledger import Ledger
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.study_facts import rejections_of
-from node.store.worklist import PatientRow, folded
+from node.store.worklist import PatientRow, folded, set_patients
 
 _TIMES: Final = (("AcquisitionDate", "AcquisitionTime"), ("ContentDate", "ContentTime"), ("StudyDate", "StudyTime"))
 NOT_IN_ORDER: Final = (
@@ -201,7 +201,7 @@ def _read_film(film: AnsweredFilm, spool: Spool, prompts: PromptSet) -> ReadFilm
 
 def note_patients(spool: Spool, ledger: Ledger, study_uid: str) -> None:
     """Record a study's patients. Raises SQLAlchemyError, and OSError when the disk fails."""
-    ledger.searchable.set_patients(study_uid, patients_of(spool, study_uid))
+    set_patients(ledger.tables, study_uid, patients_of(spool, study_uid))
 
 
 def patients_of(spool: Spool, study_uid: str) -> list[PatientRow]:

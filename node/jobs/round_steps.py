@@ -30,6 +30,7 @@ from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.ledger import Ledger, is_away
 from node.store.received import Instance, sop_instance_uid_of
 from node.store.rounds import RoundMark
+from node.store.statistics import write_counts
 from node.store.study_facts import StudyFacts, count_new, load
 from node.store.worklist import ReviewRow
 
@@ -175,7 +176,7 @@ class Steps:
                 self.ledger.add_delivery(delivery)
             self._replace_lost(planned.study_uid, outputs)
             rows = ledger_rows.rows_of(facts, written.films, zone=self.pipeline.zone)
-            self.ledger.statistics.replace(planned.study_uid, rows)
+            write_counts(self.ledger.tables, planned.study_uid, rows)
             return WrittenRound(
                 mark=written.mark,
                 reviews=tuple(ledger_rows.review_rows(facts, written.films)),

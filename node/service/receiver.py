@@ -29,6 +29,7 @@ from node.receive.listener import Listener
 from node.service.shared import Shared
 from node.store import database
 from node.store.ledger import Ledger
+from node.store.worklist import has_patient
 
 _PAUSE_SECONDS: Final = 1.0
 
@@ -125,7 +126,7 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         if not is_needed(study_uid, is_new):
             return False
         ledger.set_study(study_uid, "receiving")
-        if shared.settings.http.shows_patients and not ledger.searchable.has_patient(study_uid):
+        if shared.settings.http.shows_patients and not has_patient(ledger.tables, study_uid):
             note_patients(spool, ledger, study_uid)
         client.touch_study(study_uid, shared.settings.study)
         return True

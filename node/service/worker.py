@@ -52,9 +52,9 @@ from node.settings.destinations import DestinationSettings, kinds_of
 from node.store import database, questions
 from node.store.ledger import Ledger
 from node.store.spool import Spool
-from node.store.statistics import Rows
+from node.store.statistics import Rows, counted_studies, fill_counts
 from node.store.study_facts import load
-from node.store.worklist import ReviewRow
+from node.store.worklist import ReviewRow, forget_patients, without_patients
 from node.threads import Periodic
 from node.web.studies import received_films
 
@@ -296,10 +296,10 @@ class LedgerFiller(Periodic):
         super().__init__(self._fill, name="ledger-filler", pause_seconds=_PAUSE_SECONDS, at_once=True)
 
     def _fill(self) -> None:
-        searchable, recorded = self._ledger.searchable, self._ledger.statistics.recorded()
-        if not self._with_patients and searchable.forget_patients():
+        tables, recorded = self._ledger.tables, counted_studies(self._ledger.tables)
+        if not self._with_patients and forget_patients(tables):
             self._ledger.wipe()
-        unnamed = set(searchable.without_patients()) if self._with_patients else set()
+        unnamed = set(without_patients(tables)) if self._with_patients else set()
         for study_uid in sorted(unnamed.union(self._spool.studies())):
             if self._closing.is_set():
                 return
@@ -307,7 +307,7 @@ class LedgerFiller(Periodic):
                 with suppress(OtherForm):  # of this study alone: it is named when this can be read
                     note_patients(self._spool, self._ledger, study_uid)
             if study_uid not in recorded and not self._spool.has_unread(study_uid):  # else its round records it
-                self._ledger.statistics.fill(study_uid, *self._rows(study_uid))
+                fill_counts(tables, study_uid, *self._rows(study_uid))
 
     def _rows(self, study_uid: str) -> tuple[Rows, list[ReviewRow]]:
         """Return the rows of a study; none if an answer has an unknown form, or the study is being removed."""

@@ -19,7 +19,6 @@ from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
 from node.store.ledger_queries import DeliveryRow, Overview, delivery_row, overview_of
-from node.store.statistics import Statistics
 from node.store.tables import (
     CLAIMS,
     COUNTED_FILMS,
@@ -35,7 +34,7 @@ from node.store.tables import (
     TRANSACTIONS,
     is_undelivered,
 )
-from node.store.worklist import ReviewRow, Searchable, write_reviews
+from node.store.worklist import ReviewRow, write_reviews
 
 _TAKEN: Final = frozenset(TAKEN)
 _OVER: Final = _TAKEN | {DeliveryState.ABANDONED}
@@ -57,11 +56,10 @@ class Ledger:
     def __init__(self, sql: Database) -> None:
         """Use a database that may not exist yet: the tables are created on first use."""
         self._sql, self._has_tables = sql, False
-        self.statistics = Statistics(lambda: self._database)
-        self.searchable = Searchable(lambda: self._database)
 
     @property
-    def _database(self) -> Database:
+    def tables(self) -> Database:
+        """The database, with its tables."""
         if not self._has_tables:
             database.create(self._sql, TABLES)
             self._has_tables = True
@@ -74,12 +72,12 @@ class Ledger:
     def set_study(self, uid: str, state: StudyState, *, stage: str | None = None, reason: str | None = None) -> None:
         """Record a study's state; stage and reason: where and why it was parked."""
         values = {"state": state, "stage": stage, "reason": reason, "changed_at": _now()}
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             database.upsert(connection, STUDIES, {"uid": uid, **values}, changed=values)
 
     def set_reviews(self, uid: str, rows: Iterable[ReviewRow]) -> None:
         """Replace the records of a known study's films that wait for review."""
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             known = sa.update(STUDIES).where(STUDIES.c.uid == uid).values(is_counted=True)
             connection.execute(known)  # locks the study's row
             write_reviews(connection, uid, rows)
@@ -87,36 +85,36 @@ class Ledger:
     def unpark_study(self, uid: str) -> None:
         """Set a parked study back to receiving; does nothing if it is no longer parked."""
         is_parked = (STUDIES.c.uid == uid) & (STUDIES.c.state == "parked")
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             waiting = {"state": "receiving", "stage": None, "reason": None, "changed_at": _now()}
             connection.execute(sa.update(STUDIES).where(is_parked).values(waiting))
 
     def study_state(self, uid: str) -> str | None:
         """Return a study's state, or None when it is unknown."""
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return connection.execute(sa.select(STUDIES.c.state).where(STUDIES.c.uid == uid)).scalar()
 
     def add_finished_study(self, uid: str) -> None:
         """Record a study as finished; a known study keeps its state."""
         values = {"uid": uid, "state": "finished", "stage": None, "reason": None, "changed_at": _now()}
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             database.insert(connection, STUDIES, values)
 
     def studies(self) -> set[str]:
         """Return every known study."""
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return set(connection.execute(sa.select(STUDIES.c.uid)).scalars())
 
     def parked_at(self, uid: str) -> float | None:
         """Return when a study was parked, in seconds since the epoch; None when it is not parked."""
         query = sa.select(STUDIES.c.changed_at).where((STUDIES.c.uid == uid) & (STUDIES.c.state == "parked"))
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return connection.execute(query).scalar()
 
     def finished_studies(self, *, before: datetime) -> list[str]:
         """Return the studies that were finished before a time."""
         is_old = (STUDIES.c.state == "finished") & (STUDIES.c.changed_at < before.timestamp())
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return list(connection.execute(sa.select(STUDIES.c.uid).where(is_old)).scalars())
 
     def claim(self, study_uid: str, *, holder: str, instead_of: str | None = None) -> str:
@@ -126,14 +124,14 @@ class Ledger:
         """
         row, of_study = {"study_uid": study_uid, "holder": holder}, CLAIMS.c.study_uid == study_uid
         is_over = of_study & (CLAIMS.c.holder == instead_of)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             database.upsert(connection, CLAIMS, row, changed={"study_uid": study_uid})  # locks the row
             connection.execute(sa.update(CLAIMS).where(is_over).values(holder=holder))
             return str(connection.execute(sa.select(CLAIMS.c.holder).where(of_study)).scalar_one())
 
     def add_delivery(self, delivery: Delivery) -> None:
         """Record a delivery as waiting; a known delivery keeps its state."""
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             database.insert(connection, DELIVERIES, _row(delivery, DeliveryState.WAITING, attempts=0))
 
     def set_delivery(
@@ -151,7 +149,7 @@ class Ledger:
         is_down: the attempt failed because its destination is down
         is_unclear: its destination's answer left open whether it took the output
         """
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             return _change(
                 connection,
                 delivery,
@@ -165,7 +163,7 @@ class Ledger:
     def unpark_delivery(self, delivery: Delivery) -> None:
         """Set a parked delivery back to waiting; does nothing if it is no longer parked."""
         is_parked = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.PARKED)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             waiting = {"state": DeliveryState.WAITING, "attempts": 0, "reason": None, "failed_at": None}
             connection.execute(sa.update(DELIVERIES).where(is_parked).values(waiting))
 
@@ -175,7 +173,7 @@ class Ledger:
         awaits_commitment: whether the destination has still to commit to the output
         """
         of_study = sa.select(DELIVERIES.c.state).where(DELIVERIES.c.study_uid == delivery.study_uid)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             _lock(connection, DELIVERIES.c.study_uid == delivery.study_uid)
             _change(connection, delivery, DeliveryState.SENT, attempts=attempts)
             wish = sa.update(DELIVERIES).where(DELIVERIES.c.id == delivery.id)
@@ -189,7 +187,7 @@ class Ledger:
 
     def delivery_record(self, delivery: Delivery) -> DeliveryRow | None:
         """Return the record of a delivery, or None when it is unknown."""
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             row = connection.execute(sa.select(DELIVERIES).where(DELIVERIES.c.id == delivery.id)).one_or_none()
         return None if row is None else delivery_row(row)
 
@@ -198,12 +196,12 @@ class Ledger:
         is_critical = (DELIVERIES.c.destination == destination) & (DELIVERIES.c.priority == CRITICAL)
         waits = (DELIVERIES.c.state == DeliveryState.WAITING) & (DELIVERIES.c.attempts <= 1)
         is_sent = (DELIVERIES.c.state == DeliveryState.SENDING) & (DELIVERIES.c.attempts <= 2)  # again after an outage
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return bool(connection.execute(sa.select(sa.exists().where(is_critical & (waits | is_sent)))).scalar())
 
     def add_transaction(self, uid: str, deliveries: Iterable[Delivery]) -> None:
         """Record the deliveries of a commitment request; a report on any other delivery is ignored."""
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             for delivery in deliveries:
                 database.insert(connection, TRANSACTIONS, {"uid": uid, "delivery_id": delivery.id})
 
@@ -222,7 +220,7 @@ class Ledger:
         done = {"state": DeliveryState.COMMITTED, "reason": None, "commit_failures": 0}
         again = {"state": DeliveryState.WAITING, "attempts": 0, "commit_failures": DELIVERIES.c.commit_failures + 1}
         committed = []
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             _lock(connection, is_asked)
             for delivery in kept:
                 change = sa.update(DELIVERIES).where(is_asked, DELIVERIES.c.id == delivery.id)
@@ -237,12 +235,12 @@ class Ledger:
     def release(self, delivery: Delivery) -> None:
         """Stop waiting for commitment of a sent output. Does nothing if it is queued to be sent again."""
         is_sent = (DELIVERIES.c.id == delivery.id) & (DELIVERIES.c.state == DeliveryState.SENT)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             connection.execute(sa.update(DELIVERIES).where(is_sent).values(awaits_commitment=False))
 
     def abandon(self, destination: str) -> int:
         """End all open deliveries to a destination permanently; returns their number."""
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             return _abandon(connection, DELIVERIES.c.destination == destination)
 
     def open_deliveries(self) -> list[Delivery]:
@@ -257,32 +255,32 @@ class Ledger:
     def end_delivery(self, delivery: Delivery) -> None:
         """End an unsent delivery permanently, because another delivery replaces it."""
         which = (DELIVERIES.c.id == delivery.id) & DELIVERIES.c.state.not_in(_TAKEN)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             connection.execute(sa.update(DELIVERIES).where(which).values(state=DeliveryState.ABANDONED))
 
     def withhold(self, destination: str, uids: Collection[str]) -> frozenset[str]:
         """End the open deliveries of void outputs to a destination; return the outputs that were never sent to it."""
         which = (DELIVERIES.c.destination == destination) & DELIVERIES.c.sop_instance_uid.in_(uids)
         is_untried = (DELIVERIES.c.state == DeliveryState.ABANDONED) & (DELIVERIES.c.since == DELIVERIES.c.created_at)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             _abandon(connection, which)
             untried = sa.select(DELIVERIES.c.sop_instance_uid).where(which, is_untried)
             return frozenset(connection.execute(untried).scalars())
 
     def delivered_studies(self) -> set[str]:
         """Return every study that has a delivery in any state."""
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return set(connection.execute(sa.select(DELIVERIES.c.study_uid).distinct()).scalars())
 
     def overview(self) -> Overview:
         """Count everything, with the time since when it waits."""
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return overview_of(connection)
 
     def undelivered_count(self) -> int:
         """Return the number of finished studies with deliveries of which no destination has taken one."""
         query = sa.select(sa.func.count()).select_from(STUDIES).where(is_undelivered())
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return int(connection.execute(query).scalar_one())
 
     def parked(self) -> list[Parked]:
@@ -291,7 +289,7 @@ class Ledger:
         deliveries = sa.select(
             DELIVERIES.c.study_uid, sa.literal("deliver ") + DELIVERIES.c.destination, DELIVERIES.c.reason
         ).where(DELIVERIES.c.state == DeliveryState.PARKED)
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             rows = connection.execute(sa.union_all(studies, deliveries)).all()
         return [Parked(study=uid, stage=stage or "", reason=reason or "") for uid, stage, reason in rows]
 
@@ -307,13 +305,13 @@ class Ledger:
     def is_delivered(self, study_uid: str) -> bool:
         """Whether no delivery of a study is open, parked or uncommitted."""
         query = sa.select(sa.func.count()).where((DELIVERIES.c.study_uid == study_uid) & _IS_OPEN)
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return connection.execute(query).scalar() == 0
 
     def forget(self, study_uid: str) -> None:
         """Delete all rows of a study that was removed from disk."""
         of_study = sa.select(DELIVERIES.c.id).where(DELIVERIES.c.study_uid == study_uid)
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             connection.execute(sa.delete(TRANSACTIONS).where(TRANSACTIONS.c.delivery_id.in_(of_study)))
             connection.execute(sa.delete(STUDIES).where(STUDIES.c.uid == study_uid))  # waits for writers of its rows
             for table in (DELIVERIES, CLAIMS, REVIEWS, PATIENTS, COUNTED_FILMS, COUNTED_FINDINGS):
@@ -321,18 +319,18 @@ class Ledger:
 
     def forget_content(self, study_uid: str) -> None:
         """Delete the patients, findings and assessments of a study that was removed from disk; its deliveries stay."""
-        with self._database.begin() as connection:
+        with self.tables.begin() as connection:
             for table in (REVIEWS, PATIENTS, COUNTED_FILMS, COUNTED_FINDINGS):
                 connection.execute(sa.delete(table).where(table.c.study_uid == study_uid))
 
     def wipe(self) -> None:
         """Clear deleted rows from SQLite's journal; waits for readers and writers."""
-        database.wipe(self._database)
+        database.wipe(self.tables)
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
         names = [field.name for field in fields(Delivery)]
         query = sa.select(*(DELIVERIES.c[name] for name in names)).where(which).order_by(DELIVERIES.c.created_at)
-        with self._database.connect() as connection:
+        with self.tables.connect() as connection:
             return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
 
 

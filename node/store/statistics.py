@@ -6,7 +6,7 @@ rows and the rows of films that wait for review exist; after a loss of the ledge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
@@ -100,31 +100,26 @@ class Counts:
     turnarounds: tuple[Turnaround, ...] = ()
 
 
-class Statistics:
-    """The rows of all studies. Every method raises SQLAlchemyError if the database is unavailable."""
+def write_counts(tables: Database, study_uid: str, rows: Rows) -> None:
+    """Replace the rows of a known study. Raises SQLAlchemyError."""
+    with tables.begin() as connection:
+        connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.uid == study_uid).with_for_update())
+        _write(connection, study_uid, rows)
 
-    def __init__(self, tables: Callable[[], Database]) -> None:
-        """Use a database; tables: opens it with its tables."""
-        self._tables = tables
 
-    def replace(self, study_uid: str, rows: Rows) -> None:
-        """Replace the rows of a known study."""
-        with self._tables().begin() as connection:
-            connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.uid == study_uid).with_for_update())
+def fill_counts(tables: Database, study_uid: str, rows: Rows, waiting: Iterable[ReviewRow]) -> None:
+    """Add the rows of a study and its films that wait for review, unless a round has done so meanwhile."""
+    is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.is_counted
+    with tables.begin() as connection:
+        if connection.execute(sa.update(STUDIES).where(is_blank).values(is_counted=True)).rowcount:
             _write(connection, study_uid, rows)
+            write_reviews(connection, study_uid, waiting)
 
-    def fill(self, study_uid: str, rows: Rows, waiting: Iterable[ReviewRow]) -> None:
-        """Add the rows of a study and its films that wait for review, unless a round has done so meanwhile."""
-        is_blank = (STUDIES.c.uid == study_uid) & ~STUDIES.c.is_counted
-        with self._tables().begin() as connection:
-            if connection.execute(sa.update(STUDIES).where(is_blank).values(is_counted=True)).rowcount:
-                _write(connection, study_uid, rows)
-                write_reviews(connection, study_uid, waiting)
 
-    def recorded(self) -> set[str]:
-        """Return the studies that have been counted, also those without rows."""
-        with self._tables().connect() as connection:
-            return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.is_counted)).scalars())
+def counted_studies(tables: Database) -> set[str]:
+    """Return the studies that have been counted, also those without rows. Raises SQLAlchemyError."""
+    with tables.connect() as connection:
+        return set(connection.execute(sa.select(STUDIES.c.uid).where(STUDIES.c.is_counted)).scalars())
 
 
 def _write(connection: sa.Connection, study_uid: str, rows: Rows) -> None:

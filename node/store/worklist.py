@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -214,40 +214,36 @@ class PatientRow:
     search: str
 
 
-class Searchable:
-    """The patient rows of all studies. Every method raises SQLAlchemyError if the database is unavailable."""
+def set_patients(tables: Database, study_uid: str, rows: Iterable[PatientRow]) -> None:
+    """Replace the patients of a study; does nothing for an unknown study. Raises SQLAlchemyError."""
+    is_of = STUDIES.c.uid == study_uid
+    with tables.begin() as connection:
+        if connection.execute(sa.select(STUDIES.c.uid).where(is_of).with_for_update()).first() is None:
+            return
+        connection.execute(sa.delete(PATIENTS).where(PATIENTS.c.study_uid == study_uid))
+        if values := [asdict(row) for row in rows]:
+            connection.execute(sa.insert(PATIENTS), values)
 
-    def __init__(self, tables: Callable[[], Database]) -> None:
-        """Use a database; tables: opens it with its tables."""
-        self._tables = tables
 
-    def set_patients(self, study_uid: str, rows: Iterable[PatientRow]) -> None:
-        """Replace the patients of a study; does nothing for an unknown study."""
-        is_of = STUDIES.c.uid == study_uid
-        with self._tables().begin() as connection:
-            if connection.execute(sa.select(STUDIES.c.uid).where(is_of).with_for_update()).first() is None:
-                return
-            connection.execute(sa.delete(PATIENTS).where(PATIENTS.c.study_uid == study_uid))
-            if values := [asdict(row) for row in rows]:
-                connection.execute(sa.insert(PATIENTS), values)
+def has_patient(tables: Database, study_uid: str) -> bool:
+    """Whether a study's patients are recorded. Raises SQLAlchemyError."""
+    query = sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == study_uid)
+    with tables.connect() as connection:
+        return connection.execute(query.limit(1)).first() is not None
 
-    def has_patient(self, study_uid: str) -> bool:
-        """Whether a study's patients are recorded."""
-        query = sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == study_uid)
-        with self._tables().connect() as connection:
-            return connection.execute(query.limit(1)).first() is not None
 
-    def without_patients(self) -> list[str]:
-        """Return the studies whose patients are not recorded, newest first."""
-        is_unnamed = ~sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == STUDIES.c.uid).exists()
-        query = sa.select(STUDIES.c.uid).where(is_unnamed).order_by(STUDIES.c.changed_at.desc())
-        with self._tables().connect() as connection:
-            return list(connection.execute(query).scalars())
+def without_patients(tables: Database) -> list[str]:
+    """Return the studies whose patients are not recorded, newest first. Raises SQLAlchemyError."""
+    is_unnamed = ~sa.select(PATIENTS.c.number).where(PATIENTS.c.study_uid == STUDIES.c.uid).exists()
+    query = sa.select(STUDIES.c.uid).where(is_unnamed).order_by(STUDIES.c.changed_at.desc())
+    with tables.connect() as connection:
+        return list(connection.execute(query).scalars())
 
-    def forget_patients(self) -> int:
-        """Delete all patients, because the settings let nobody see them now; return the number of rows."""
-        with self._tables().begin() as connection:
-            return connection.execute(sa.delete(PATIENTS)).rowcount
+
+def forget_patients(tables: Database) -> int:
+    """Delete all patients, because the settings let nobody see them now; return the number of rows."""
+    with tables.begin() as connection:
+        return connection.execute(sa.delete(PATIENTS)).rowcount
 
 
 def folded(text: str) -> str:

@@ -23,7 +23,8 @@ from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.store.worklist import WorklistFilter, worklist
+from node.store.statistics import counted_studies
+from node.store.worklist import WorklistFilter, without_patients, worklist
 from node.store.worklist import patients_of as recorded_patients
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films, peers, samples
@@ -109,8 +110,8 @@ def test_a_lost_ledger_is_filled_in_at_the_start(bench: Bench) -> None:
 
     with closing(Ledger(connect(bench.folder / "ledger.sqlite"))) as ledger:
         ledger.add_finished_study(STUDY)
-        assert ledger.searchable.without_patients() == [STUDY]
-        filled(bench, ledger, with_patients=True, until=lambda: ledger.statistics.recorded() == {STUDY})
+        assert without_patients(ledger.tables) == [STUDY]
+        filled(bench, ledger, with_patients=True, until=lambda: counted_studies(ledger.tables) == {STUDY})
 
     assert names(bench) == ["Adler^Anna"]
     assert found(bench, "atelectasis") == [STUDY]

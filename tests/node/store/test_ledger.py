@@ -14,7 +14,7 @@ from node.domain import STUDY_STATES, Delivery, DeliveryState, StudyState
 from node.store.database import connect
 from node.store.ledger import Ledger, Parked
 from node.store.ledger_queries import finished_after
-from node.store.statistics import Rows
+from node.store.statistics import Rows, counted_studies, fill_counts
 from node.store.worklist import ReviewRow, to_review
 from tests.support.peers import wait_until
 from tests.support.postgres import Postgres
@@ -343,7 +343,7 @@ def test_only_what_awaits_an_answer_is_released(ledger: Ledger, is_first_release
 def test_a_study_that_is_forgotten_leaves_nothing(ledger: Ledger) -> None:
     ledger.set_study("1.1", "finished")
     ledger.claim("1.1", holder="a")
-    ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
+    fill_counts(ledger.tables, "1.1", UNCOUNTED, [waiting()])
     ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
     ledger.add_transaction("2.25.1", [numbered(1)])
     assert ledger.overview().reviews == {"near_threshold": 1}
@@ -353,7 +353,7 @@ def test_a_study_that_is_forgotten_leaves_nothing(ledger: Ledger) -> None:
     assert ledger.transaction("2.25.1") == []
     assert ledger.delivery_record(numbered(1)) is None
     assert (ledger.overview().reviews, ledger.overview().deliveries) == ({}, {})
-    assert ledger.statistics.recorded() == set()
+    assert counted_studies(ledger.tables) == set()
     assert ledger.claim("1.1", holder="b") == "b"
 
 
@@ -363,13 +363,15 @@ def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.Fixture
         first.set_study("1.1", "finished")
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: (first, second)[number % 2].set_reviews("1.1", [waiting()]), range(16)))
-        second.statistics.fill("1.1", UNCOUNTED, [])  # what was found in the spool is older than what a round recorded
+        fill_counts(
+            second.tables, "1.1", UNCOUNTED, []
+        )  # older than what a round recorded
 
         assert first.overview().reviews == second.overview().reviews == {"near_threshold": 1}
 
 
 def test_films_of_a_study_that_is_unknown_are_not_recorded(ledger: Ledger) -> None:
-    ledger.statistics.fill("1.1", UNCOUNTED, [waiting()])
+    fill_counts(ledger.tables, "1.1", UNCOUNTED, [waiting()])
 
     assert ledger.overview().reviews == {}
 

@@ -17,7 +17,7 @@ from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.ledger_queries import finished_after
-from node.store.statistics import FilmRow, FindingRow, Rows, counts
+from node.store.statistics import FilmRow, FindingRow, Rows, counts, fill_counts, write_counts
 from node.store.tables import DELIVERIES, PATIENTS, STUDIES
 from node.store.worklist import (
     CRITICAL,
@@ -28,6 +28,7 @@ from node.store.worklist import (
     WorklistFilter,
     folded,
     patients_of,
+    set_patients,
     studies_of_patient,
     worklist,
 )
@@ -64,7 +65,7 @@ def found(study_uid: str, **states: FindingState) -> Rows:
 
 def record(ledger: Ledger, *rows: PatientRow) -> None:
     for each in rows:
-        ledger.searchable.set_patients(each.study_uid, [each])
+        set_patients(ledger.tables, each.study_uid, [each])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_a_study_is_found_by_any_value_that_it_names(
 
 
 def test_every_patient_of_a_study_is_searched(ledger: Ledger, storage: StorageSettings) -> None:
-    ledger.searchable.set_patients(FIRST, [row(FIRST, "Newer"), row(FIRST, "Older", number=1)])
+    set_patients(ledger.tables, FIRST, [row(FIRST, "Newer"), row(FIRST, "Older", number=1)])
 
     assert listed(storage, WorklistFilter(text="older")) == [FIRST]
     assert listed(storage, WorklistFilter(text="newer older")) == [], "one patient is meant, not two"
@@ -121,9 +122,9 @@ def test_studies_are_found_by_their_date(
 
 def test_studies_are_found_by_a_reported_finding(ledger: Ledger, storage: StorageSettings) -> None:
     present, absent = FindingState.PRESENT, FindingState.ABSENT
-    ledger.statistics.replace(FIRST, found(FIRST, edema=present, pneumothorax=present))
-    ledger.statistics.replace(FIRST, found(FIRST, edema=present))
-    ledger.statistics.replace(SECOND, found(SECOND, edema=absent))
+    write_counts(ledger.tables, FIRST, found(FIRST, edema=present, pneumothorax=present))
+    write_counts(ledger.tables, FIRST, found(FIRST, edema=present))
+    write_counts(ledger.tables, SECOND, found(SECOND, edema=absent))
 
     assert listed(storage, WorklistFilter(finding="edema")) == [FIRST]
     assert listed(storage, WorklistFilter(finding="pneumothorax")) == []
@@ -253,7 +254,7 @@ def test_the_studies_of_a_patient_share_number_and_issuer(ledger: Ledger, storag
 
 
 def test_nothing_is_recorded_of_an_unknown_study(ledger: Ledger, storage: StorageSettings) -> None:
-    ledger.searchable.set_patients("1.9", [row("1.9", "Nobody")])
+    set_patients(ledger.tables, "1.9", [row("1.9", "Nobody")])
 
     assert patients_of(storage, ["1.9"]) == {}
     sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
@@ -282,7 +283,7 @@ def test_a_forgotten_study_leaves_no_patient_in_any_file(forget: Callable[[Ledge
     with closing(Ledger(connect(tmp_path / "ledger.sqlite"))) as ledger:
         ledger.set_study(FIRST, "finished")
         record(ledger, row(FIRST, "Qzvxwkjp^Anna", patient_id="QZVXWKJP-7"))
-        ledger.statistics.fill(FIRST, Rows(films=(counted,), findings=(finding,)), [waiting])
+        fill_counts(ledger.tables, FIRST, Rows(films=(counted,), findings=(finding,)), [waiting])
         assert traces(tmp_path)
 
         forget(ledger, FIRST)

@@ -21,6 +21,7 @@ from node.service.worker import LedgerFiller
 from node.store.correction import CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.statistics import counted_studies
 from node.store.worklist import to_review
 from node.web import review_queue
 from node.web.review_queue import ReviewQueue
@@ -160,7 +161,7 @@ def test_a_lost_ledger_is_filled_though_one_answer_has_an_unknown_form(tmp_path:
             ledger.add_finished_study(study_uid)
 
         finder = LedgerFiller(node.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
-        peers.wait_until(lambda: len(ledger.statistics.recorded()) == 2, what="both studies were looked at")
+        peers.wait_until(lambda: len(counted_studies(ledger.tables)) == 2, what="both studies were looked at")
         finder.close()
 
         assert ledger.overview().reviews == {"uncalibrated": 1}

@@ -18,6 +18,8 @@ from node.service.worker import LedgerFiller
 from node.store.correction import CorrectionKind
 from node.store.database import connect
 from node.store.ledger import Ledger
+from node.store.statistics import counted_studies
+from node.store.worklist import has_patient
 from node.web import findings
 from node.web.studies import received_films
 from tests.node.outputs.test_rejection import highdicom_note
@@ -138,10 +140,10 @@ def test_a_lost_ledger_is_filled_though_a_document_of_one_study_cannot_be_read(n
             ledger.add_finished_study(study_uid)
 
         finder = LedgerFiller(node.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=True)
-        peers.wait_until(lambda: len(ledger.statistics.recorded()) == 2, what="both studies were looked at")
+        peers.wait_until(lambda: len(counted_studies(ledger.tables)) == 2, what="both studies were looked at")
         finder.close()
 
-        assert {uid: ledger.searchable.has_patient(uid) for uid in (STUDY, UNREAD)} == {STUDY: True, UNREAD: False}
+        assert {uid: has_patient(ledger.tables, uid) for uid in (STUDY, UNREAD)} == {STUDY: True, UNREAD: False}
 
 
 def test_the_questions_about_a_film_name_the_one_that_cannot_be_read(node: Finished) -> None:

@@ -23,7 +23,7 @@ from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.store.statistics import FilmCount, counts
+from node.store.statistics import FilmCount, counted_studies, counts
 from tests.support import films, peers, samples
 from tests.support.finished import Finished
 from tests.support.spoken import PROMPTS
@@ -137,7 +137,7 @@ def test_a_ledger_that_was_lost_is_filled_again(node: Finished) -> None:
     with closing(Ledger(node.ledger._sql)) as ledger:
         ledger.add_finished_study(study)
         finder = LedgerFiller(node.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
-        peers.wait_until(lambda: study in ledger.statistics.recorded(), what="the study was looked at")
+        peers.wait_until(lambda: study in counted_studies(ledger.tables), what="the study was looked at")
         finder.close()
 
     def order(count: FilmCount) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from node.config import Settings
 from node.settings.http import HttpSettings
 from node.store.ledger import open_ledger
-from node.store.worklist import PatientRow
+from node.store.worklist import PatientRow, set_patients
 from node.web import application
 from tests.support import films
 from tests.support.finished import Finished, pages_of, parts_of
@@ -93,7 +93,7 @@ def test_findings_of_two_patients_stand_beside_no_name(tmp_path: Path) -> None:
                 PatientRow(study_uid=study, number=place, name="Adler", patient_id=number, **said)
                 for place, number in enumerate(numbers)
             )
-            ledger.searchable.set_patients(study, rows)
+            set_patients(ledger.tables, study, rows)
     page = pages_of(parts_of(settings), user="ada").get("/").text
     lines = {line.partition('"')[0]: line for line in page.split('data-uid="')}
     assert ["films of several patients" in lines[study] for study in ("1.2", "1.3")] == [True, False]
