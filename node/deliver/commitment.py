@@ -158,17 +158,14 @@ class Commitments:
     def note(self, transaction_uid: str, *, kept: Sequence[Delivery], failed: Mapping[Delivery, str]) -> None:
         """Record which objects a destination keeps, and why it does not keep the others."""
         for delivery in self._ledger.set_answered(transaction_uid, kept=kept, failed=failed):
-            self._committed(delivery)
-
-    def _committed(self, delivery: Delivery) -> None:
-        self._metrics.deliveries.labels(delivery.destination, "committed").inc()
-        log.get().info(
-            "delivery.committed",
-            destination=delivery.destination,
-            study=delivery.study_uid,
-            sop_instance_uid=delivery.sop_instance_uid,
-            kind=delivery.kind,
-        )
+            self._metrics.deliveries.labels(delivery.destination, "committed").inc()
+            log.get().info(
+                "delivery.committed",
+                destination=delivery.destination,
+                study=delivery.study_uid,
+                sop_instance_uid=delivery.sop_instance_uid,
+                kind=delivery.kind,
+            )
 
     def _refused(self, reason: str, *, status: int) -> int:
         self._metrics.failures.labels("commit", "refused").inc()

@@ -51,7 +51,9 @@ def send(content: bytes, destination: Hl7Destination, _calling: Calling) -> None
         except ValueError as error:  # of the frame, or of the message in it
             raise OutcomeUnknown(f"{destination.name} sent an answer that is not an acknowledgment: {error}") from error
         except TimeoutError as error:
-            raise RetryLater(_no_answer(destination)) from error
+            raise RetryLater(
+                f"{destination.name} gave no answer to this message in {destination.answer_seconds:g} s"
+            ) from error
         except OSError as error:
             raise RetryLater(_lost(destination)) from error
     judge(answer, destination.name)
@@ -160,10 +162,6 @@ def _next(frames: mllp.Frames, end: float) -> bytes | None:
 
 def _lost(destination: Hl7Destination) -> str:
     return f"{destination.name} ended the connection without an answer"
-
-
-def _no_answer(destination: Hl7Destination) -> str:
-    return f"{destination.name} gave no answer to this message in {destination.answer_seconds:g} s"
 
 
 SENDER: Final[Sender[Hl7Destination]] = Sender(send=send, probe=probe, examine=examine)

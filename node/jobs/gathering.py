@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Final
 
 from models.documents import encode
 from node.errors import OtherForm
@@ -29,8 +28,8 @@ class Waiting:
         new is sent
     """
 
-    corrections: tuple[Correction, ...] = ()
-    changes: int = 0
+    corrections: tuple[Correction, ...]
+    changes: int
 
     def leave_at(self, quiet_seconds: float) -> datetime | None:
         """Return when they are released if no correction follows; None if none waits."""
@@ -38,14 +37,9 @@ class Waiting:
         return None if last is None else last.at + timedelta(seconds=quiet_seconds)
 
 
-NOTHING: Final = Waiting()
-
-
 def waiting(spool: Spool, study_uid: str) -> Waiting:
     """Return the waiting corrections of a study. Raises OtherForm for one that another program wrote."""
     stored = spool.corrections(study_uid)
-    if not stored:
-        return NOTHING
     ids = correction.waiting({item.id for item in stored}, spool.rounds(study_uid), spool.releases(study_uid))
     left = [item for item in stored if item.id not in ids]
     return Waiting(

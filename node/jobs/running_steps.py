@@ -39,15 +39,14 @@ class RunningSteps:
             self._changed.wait_for(lambda: not self._is_closed)
             self._in_hand += 1
         try:
-            result = work()
+            return work()
         except Exception as error:  # disk and database: without them no step can be recorded
-            self._leave()
-            self._stay(error)
-        except BaseException:
-            self._leave()
-            raise
-        self._leave()
-        return result
+            failure = error
+        finally:
+            with self._changed:
+                self._in_hand -= 1
+                self._changed.notify_all()
+        self._stay(failure)
 
     def guarded(self, body: Callable[_P, None]) -> Callable[_P, None]:
         """Wrap a workflow body so that an exception between its steps never reaches the executor.
@@ -79,11 +78,6 @@ class RunningSteps:
         with self._changed:
             self._is_closed = True
             self._changed.wait_for(lambda: self._in_hand == 0, limit_seconds)
-
-    def _leave(self) -> None:
-        with self._changed:
-            self._in_hand -= 1
-            self._changed.notify_all()
 
     def _stay(self, error: Exception) -> NoReturn:
         """Close permanently, and wait for the process to end."""

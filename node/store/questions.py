@@ -25,6 +25,7 @@ from node.store.received import sop_instance_uid_of
 from node.store.spool import Spool
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
+_GONE: Final = "this node does not have the question any more; its study may have been removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ def question(spool: Spool, study_uid: str, question_id: str) -> JsonObject:
     """Return a stored question. Raises InputError if the node does not have it (any more)."""
     content = spool.document(study_uid, "questions", _checked(question_id))
     if content is None:
-        raise InputError("this node does not have the question any more; its study may have been removed")
+        raise InputError(_GONE)
     return content
 
 
@@ -62,7 +63,7 @@ def study_of(spool: Spool, question_id: str) -> str:
     for study_uid in spool.index.find(_checked(question_id)):
         if spool.document(study_uid, "questions", question_id) is not None:
             return study_uid
-    raise InputError("this node does not have the question any more; its study may have been removed")
+    raise InputError(_GONE)
 
 
 def keep_answer(spool: Spool, study_uid: str, answer: SentAnswer) -> None:

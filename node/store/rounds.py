@@ -103,34 +103,25 @@ def _content(mark: RoundMark) -> bytes:
     return files.to_json(encode(mark))
 
 
-def has_output(folder: Path, output: OutputObject | Delivery) -> bool:
-    """Whether a folder has an output, damaged or not."""
-    return _output_path(folder, output) is not None
-
-
-def read_output(folder: Path, output: OutputObject | Delivery) -> bytes | None:
-    """Return the content of an output; None when it is missing or damaged. Raises OSError when the disk fails."""
-    path = _output_path(folder, output)
-    return None if path is None else _intact_content(path)
-
-
 def keep_output(folder: Path, output: OutputObject | Delivery, content: bytes) -> None:
     """Write an output into an existing folder; an existing file stays, so that one UID never has two contents.
 
     A damaged file is replaced only by its original bytes.
     """
     path = folder / f"{output.sop_instance_uid}~{hashlib.sha256(content).hexdigest()}.{_ending(output)}"
-    known = _output_path(folder, output)
-    if known is None or (known == path and _intact_content(known) is None):
+    known = output_path(folder, output)
+    if known is None or (known == path and intact_content(known) is None):
         files.write(path, content)
 
 
-def _intact_content(path: Path) -> bytes | None:
+def intact_content(path: Path) -> bytes | None:
+    """Return the content of an output, None if it is missing or damaged. Raises OSError when the disk fails."""
     content = files.content_of(path)
     return content if path.name.partition("~")[2].startswith(hashlib.sha256(content).hexdigest()) else None
 
 
-def _output_path(folder: Path, output: OutputObject | Delivery) -> Path | None:
+def output_path(folder: Path, output: OutputObject | Delivery) -> Path | None:
+    """Return the file of an output, damaged or not; None if there is none."""
     paths = files.listed(folder, f"{output.sop_instance_uid}~*.{_ending(output)}")
     return next((path for path in paths if _HASHED.search(path.name)), None)
 

@@ -277,13 +277,14 @@ class Spool:
 
     def has_output(self, output: OutputObject | Delivery) -> bool:
         """Whether an output exists, damaged or not."""
-        return rounds.has_output(self._outputs(output), output)
+        return rounds.output_path(self._outputs(output), output) is not None
 
     def output(self, output: OutputObject | Delivery) -> bytes | None:
         """Return the content of an output; None when it is missing or damaged. Raises OSError when the disk fails."""
         if not self._studies.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the folder of studies is gone", str(self._studies))
-        return rounds.read_output(self._outputs(output), output)
+        path = rounds.output_path(self._outputs(output), output)
+        return None if path is None else rounds.intact_content(path)
 
     def mark_round(self, study_uid: str, mark: RoundMark) -> None:
         """Mark a round as finished; its files are not read again. If its number is taken, the next one is used."""

@@ -126,7 +126,7 @@ def test_the_last_correction_alone_releases_them_all(tmp_path: Path) -> None:
     assert gathering.waiting(bench.spool, STUDY).changes == 2
     assert bench.steps.gather(STUDY, last)
     assert bench.steps.gather(STUDY, last), "as after a crash in the step"
-    assert gathering.waiting(bench.spool, STUDY) == gathering.NOTHING
+    assert not gathering.waiting(bench.spool, STUDY).corrections
     assert kinds(bench.round()) == ["gsps", "sr"]
     assert not bench.steps.gather(STUDY, last)
 
@@ -145,7 +145,7 @@ def test_corrections_of_a_lost_release_wait_again_unless_they_have_left(tmp_path
     for path in (tmp_path / "studies" / STUDY / "released").iterdir():
         path.unlink()
 
-    assert gathering.waiting(bench.spool, STUDY) == gathering.NOTHING
+    assert not gathering.waiting(bench.spool, STUDY).corrections
     assert not bench.spool.has_unread(STUDY)
 
 
