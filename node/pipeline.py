@@ -188,13 +188,13 @@ class Pipeline:
 
         Raises GiveUp if the process ended too often while they were made.
         """
-        if self.spool.interrupted_writings(study_uid) >= MOST_INTERRUPTIONS:
+        if self.spool.interruptions(study_uid) >= MOST_INTERRUPTIONS:
             raise GiveUp(
                 f"interrupted: the process ended {MOST_INTERRUPTIONS} times while the outputs of this study were being "
                 "written; find the cause in the service's log, then retry"
             )
         while True:
-            with self.spool.writing_outputs(study_uid):
+            with self.spool.counted(study_uid):
                 made = next(objects, None)
             if made is None:
                 break

@@ -40,11 +40,6 @@ class DeliveryBatch:
         """The name of their destination."""
         return self.deliveries[0].destination
 
-    @property
-    def study_uid(self) -> str:
-        """Their study."""
-        return self.deliveries[0].study_uid
-
 
 class Outcome(StrEnum):
     """How an attempt to send one output ended; `down`: the destination accepts nothing."""

@@ -126,10 +126,10 @@ class FilmReader:
         key = self.key(file)
         if (kept := facts.readings.get(key)) is not None:
             return kept, None
-        if self.spool.interrupted_readings(facts.uid, key) >= MOST_INTERRUPTIONS:
+        if self.spool.interruptions(facts.uid, key) >= MOST_INTERRUPTIONS:
             return Film(source=source, reason=Reason.INTERRUPTED), None
         try:
-            with self.spool.reading_film(facts.uid, key):
+            with self.spool.counted(facts.uid, key):
                 film, left = self._answer(facts.folder / file)
         except OSError as error:
             if is_of_file(error):  # the file was damaged after the check above

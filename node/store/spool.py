@@ -165,35 +165,24 @@ class Spool:
         return [uid] if (self._studies / uid).is_dir() else self.index.find(uid)
 
     @contextmanager
-    def reading_film(self, study_uid: str, key: str) -> Iterator[None]:
-        """Count a reading as begun until it returns or raises; the count remains only if the process ends.
+    def counted(self, study_uid: str, key: str = "") -> Iterator[None]:
+        """Count work as begun until it returns or raises; the count remains only if the process ends.
 
-        A film with a count is read alone in this process (`interrupted_work`).
+        Work with a count runs alone in this process (`interrupted_work`).
+        key: of the film that is read; "" for one part of writing the study's outputs
         """
-        path = self._attempts(study_uid, key)
+        path = self._count_file(study_uid, key)
         self._folders.make(path.parent)
-        with self.work.counted(path):
-            yield
-
-    @contextmanager
-    def writing_outputs(self, study_uid: str) -> Iterator[None]:
-        """Count one part of writing a study's outputs; see `reading_film`."""
-        path = self._writing(study_uid)
-        self._folders.make(path.parent)
-        with self.work.counted(path, is_part=True):
+        with self.work.counted(path, is_part=not key):
             yield
 
     def end_writing(self, study_uid: str) -> None:
         """Reset the count of interrupted writings of a study: all its outputs are written."""
-        self._writing(study_uid).unlink(missing_ok=True)
+        self._count_file(study_uid).unlink(missing_ok=True)
 
-    def interrupted_writings(self, study_uid: str) -> int:
-        """Return the number of process ends while writing a study's outputs, since that last completed."""
-        return interrupted_work.count(self._writing(study_uid))
-
-    def interrupted_readings(self, study_uid: str, key: str) -> int:
-        """Return the number of process ends while reading a film, since a reading of the film last returned."""
-        return interrupted_work.count(self._attempts(study_uid, key))
+    def interruptions(self, study_uid: str, key: str = "") -> int:
+        """Return the number of process ends during the reading of a film, or the writing, since that last completed."""
+        return interrupted_work.count(self._count_file(study_uid, key))
 
     def count_begun_readings(self, study_uid: str) -> int:
         """Count the films of a study whose reading is running or was interrupted."""
@@ -204,7 +193,7 @@ class Spool:
 
         Intact readings stay.
         """
-        counts = (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._writing(study_uid))
+        counts = (*files.listed(self._folder(study_uid) / "readings", "*.begun"), self._count_file(study_uid))
         for path in (*counts, *(path for _, path in self.readings(study_uid).damaged)):
             path.unlink(missing_ok=True)
 
@@ -373,11 +362,9 @@ class Spool:
         self._folders.make(path.parent)
         files.write(path, content)
 
-    def _attempts(self, study_uid: str, key: str) -> Path:
-        return self._folder(study_uid) / "readings" / f"{key}{interrupted_work.SUFFIX}"
-
-    def _writing(self, study_uid: str) -> Path:
-        return self._folder(study_uid) / f"writing{interrupted_work.SUFFIX}"
+    def _count_file(self, study_uid: str, key: str = "") -> Path:
+        name = f"readings/{key}" if key else "writing"
+        return self._folder(study_uid) / f"{name}{interrupted_work.SUFFIX}"
 
     def _outputs(self, output: OutputObject | Delivery) -> Path:
         return self._folder(output.study_uid) / "outputs"

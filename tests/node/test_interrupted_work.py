@@ -167,5 +167,5 @@ def test_a_study_that_was_written_counts_nothing(bench: Bench) -> None:
 
     bench.round()
 
-    assert bench.spool.interrupted_writings(STUDY) == 0
+    assert bench.spool.interruptions(STUDY) == 0
     assert not [*bench.folder.rglob("*.begun")]

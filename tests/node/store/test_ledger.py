@@ -363,9 +363,7 @@ def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.Fixture
         first.set_study("1.1", "finished")
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda number: (first, second)[number % 2].set_reviews("1.1", [waiting()]), range(16)))
-        fill_counts(
-            second.tables, "1.1", UNCOUNTED, []
-        )  # older than what a round recorded
+        fill_counts(second.tables, "1.1", UNCOUNTED, [])  # older than what a round recorded
 
         assert first.overview().reviews == second.overview().reviews == {"near_threshold": 1}
 

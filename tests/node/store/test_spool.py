@@ -273,16 +273,16 @@ def test_a_damaged_mark_counts_as_none(tmp_path: Path, spool: Spool) -> None:
 
 
 def test_only_readings_that_never_ended_are_counted(tmp_path: Path, spool: Spool) -> None:
-    with suppress(KeyError), spool.reading_film(STUDY, "key"):
+    with suppress(KeyError), spool.counted(STUDY, "key"):
         raise KeyError
-    returned = spool.interrupted_readings(STUDY, "key")
-    ended_by_the_process = [Spool(tmp_path).reading_film(STUDY, "key") for _ in range(3)]
+    returned = spool.interruptions(STUDY, "key")
+    ended_by_the_process = [Spool(tmp_path).counted(STUDY, "key") for _ in range(3)]
     for reading in ended_by_the_process:
         reading.__enter__()
 
-    assert (returned, spool.interrupted_readings(STUDY, "key")) == (0, 3)
+    assert (returned, spool.interruptions(STUDY, "key")) == (0, 3)
     spool.forget_interrupted_readings(STUDY)
-    assert spool.interrupted_readings(STUDY, "key") == 0
+    assert spool.interruptions(STUDY, "key") == 0
 
 
 class Slow(Incoming):
