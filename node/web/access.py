@@ -15,13 +15,14 @@ import base64
 import binascii
 import hmac
 import re
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -31,7 +32,7 @@ from node.settings.http import HttpSettings
 from node.settings.rules import is_loopback
 from node.web import passwords, single_sign_on
 from node.web.passwords import Busy, Passwords
-from node.web.problems import MEDIA_TYPE
+from node.web.problems import problem_response
 from node.web.sign_in import LOGIN, LOGOUT, SCHEMES, SignIn
 from node.web.users import PROXY, Means, Role, User, client_of, is_forwarded, is_user_name
 
@@ -63,11 +64,6 @@ class Forbidden(Exception):
         super().__init__(detail)
         self.status, self.reason, self.detail, self.headers = status, reason, detail, headers or {}
 
-    def response(self) -> Response:
-        """Return the answer: a problem document (RFC 9457)."""
-        content = {"type": "about:blank", "title": self.reason, "status": self.status, "detail": self.detail}
-        return JSONResponse(content, status_code=self.status, headers=self.headers, media_type=MEDIA_TYPE)
-
 
 class Access:
     """Decides who may use an application. Only the thread of the server calls it.
@@ -87,10 +83,40 @@ class Access:
             log.get().warning("access.closed", name=settings.host, message=message)
 
     def protected(self, application: ASGIApp) -> ASGIApp:
-        """Return the application as other people may see it."""
-        return _Protection(application, self, proxies=self._settings.trusted_proxy)
+        """Return the application as other people may see it: allowed requests alone, with the protective headers."""
+        proxies = tuple(map(address_of, self._settings.trusted_proxy))
+        with_session = self.sign_in.sessions.around(partial(self._serve, application))
+        as_sent = ProxyHeadersMiddleware(with_session, list(proxies))  # type: ignore[arg-type]  # types of its own
 
-    async def admit(self, request: Request) -> User | None:
+        async def protection(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in MACHINE_PATHS):
+                await application(scope, receive, send)
+            elif scope["type"] == "http":  # a websocket gets no answer
+                peer = address_of((scope.get("client") or ("", 0))[0])
+                scope = {**scope, "client": (peer, 0), PROXY: peer if peer in proxies else ""}
+                await as_sent(scope, receive, send)  # type: ignore[arg-type]
+
+        return protection
+
+    async def _serve(self, application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+
+        async def send_protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if not scope["path"].startswith(STATIC):
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        try:
+            scope.setdefault("state", {})["user"] = await self._admit(request)
+        except Forbidden as refused:
+            await self._refusal(refused, request)(scope, receive, send_protected)
+            return
+        await application(scope, receive, send_protected)
+
+    async def _admit(self, request: Request) -> User | None:
         """Return the user of a request; None for a public path. Raises Forbidden."""
         if not self._settings.serves_pages:
             raise Forbidden(403, "closed", f"this address serves only /metrics, /live and /ready; {_USERS}")
@@ -105,7 +131,7 @@ class Access:
             _check_token(request, user)
         return user
 
-    def refusal(self, refused: Forbidden, request: Request) -> Response:
+    def _refusal(self, refused: Forbidden, request: Request) -> Response:
         """Log a refused request, and return its answer: a page that needs a user leads to the login page.
 
         A request before sign-in is not logged.
@@ -114,7 +140,7 @@ class Access:
             self._refusals.note(RefusalKey("access.refused", refused.reason, client_of(request)))
         is_page = request.method in _SAFE_METHODS and "text/html" in request.headers.get("accept", "")
         if refused.reason != "user" or not is_page or not self.sign_in.is_offered:
-            return refused.response()
+            return problem_response(refused.status, refused.detail, refused.headers, title=refused.reason)
         query = request.scope["query_string"].decode("latin-1")
         asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)
@@ -202,43 +228,6 @@ def check_files(settings: HttpSettings) -> None:
         passwords.users_in(settings.password_file)
     if settings.oidc is not None:
         single_sign_on.check_files(settings.oidc)
-
-
-class _Protection:
-    """Lets allowed requests pass, and adds the protective headers to their responses."""
-
-    def __init__(self, application: ASGIApp, access: Access, *, proxies: tuple[str, ...]) -> None:
-        self._application, self._access = application, access
-        self._proxies = frozenset(map(address_of, proxies))
-        with_session = access.sign_in.sessions.around(self._serve)
-        self._as_sent = ProxyHeadersMiddleware(with_session, list(proxies))  # type: ignore[arg-type]  # types of its own
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in MACHINE_PATHS):
-            await self._application(scope, receive, send)
-        elif scope["type"] == "http":  # a websocket gets no answer
-            peer = address_of((scope.get("client") or ("", 0))[0])
-            scope = {**scope, "client": (peer, 0), PROXY: peer if peer in self._proxies else ""}
-            await self._as_sent(scope, receive, send)  # type: ignore[arg-type]
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-
-        async def send_protected(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS)
-                if not scope["path"].startswith(STATIC):
-                    headers["cache-control"] = "no-store"
-            await send(message)
-
-        try:
-            user = await self._access.admit(request)
-        except Forbidden as refused:
-            await self._access.refusal(refused, request)(scope, receive, send_protected)
-            return
-        scope.setdefault("state", {})["user"] = user
-        await self._application(scope, receive, send_protected)
 
 
 def _check_token(request: Request, user: User) -> None:

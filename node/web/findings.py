@@ -90,7 +90,7 @@ def list_findings(
     studies = ledger_queries.finished_after(parts.settings.storage, after, before=settled, limit=limit)
     sees = sees_patients(request, parts.settings.http)
     if sees and studies:
-        audit_list(request, "worklist.viewed", studies=len(studies))
+        audit_list(request, studies=len(studies))
     rows = tuple(
         row
         for uid, changed_at in studies

@@ -15,7 +15,7 @@ from starlette.templating import Jinja2Templates
 
 from node.dicom import identity
 from node.web.dependencies import WebParts
-from node.web.users import may_administer, name_of
+from node.web.users import Role, user_of
 
 _FOLDER: Final = Path(__file__).parent
 STATIC: Final = _FOLDER / "static"
@@ -25,7 +25,7 @@ def render(
     parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
 ) -> Response:
     """Fill a template; about: its own values. The page must not be cached: it may name a patient."""
-    user = request.scope.get("state", {}).get("user")
+    user = user_of(request)
     common = {
         "program": identity.PROGRAM,
         "version": identity.VERSION,
@@ -34,11 +34,11 @@ def render(
         "zone": parts.settings.site.timezone,
         "local": partial(_local, zone=parts.settings.site.zone),
         "kept": _kept_together,
-        "user": name_of(request),
-        "has_session": user is not None and user.means == "session",
-        "csrf_token": "" if user is None else user.csrf_token,
+        "user": user.name,
+        "has_session": user.means == "session",
+        "csrf_token": user.csrf_token,
         "troubles": parts.troubles(),
-        "may_administer": may_administer(request),
+        "may_administer": user.role is Role.ADMINISTRATOR,
     }
     return _templates().TemplateResponse(
         request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}

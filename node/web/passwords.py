@@ -34,7 +34,6 @@ from node.web.users import Role, is_user_name
 
 _FEWEST_CHARACTERS: Final = 12
 _MOST_BYTES: Final = 1024
-_MOST_FILE_BYTES: Final = 1024 * 1024
 _MOST_WAITING: Final = 16
 _FORM: Final = f"is not USER:HASH:ROLE, with the role {' or '.join(Role)}"
 _HASHER: Final = PasswordHasher()
@@ -132,7 +131,7 @@ class Passwords:
         """Read the file; returns whether all of it was understood."""
         self._stamp = files.stamp(self._path)
         try:
-            self._users, wrong = _parse(_text(self._path))
+            self._users, wrong = _parse(self._path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             self._users, wrong = {}, [_complaint(error)]
         if wrong:
@@ -143,7 +142,7 @@ class Passwords:
 def users_in(path: Path) -> Mapping[str, Entry]:
     """Return the users of a password file. Raises ConfigError if it cannot be read, or has a wrong line."""
     try:
-        users, wrong = _parse(_text(path))
+        users, wrong = _parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"http.password_file: {path}: {_complaint(error)}; make it by `node password`"]) from error
     if wrong:
@@ -189,7 +188,7 @@ def _changing_users(path: Path, *, known: str | None = None) -> Iterator[dict[st
     try:
         with files.lock(path.with_name(f".{path.name}.lock")):
             owner = path.stat() if path.exists() else None
-            users, wrong = _parse(_text(path)) if owner is not None else ({}, [])
+            users, wrong = _parse(path.read_text(encoding="utf-8")) if owner is not None else ({}, [])
             if wrong:
                 raise InputError(f"{path}: {', '.join(wrong)} {_FORM}; correct or remove it")
             if known is not None and known not in users:
@@ -215,11 +214,6 @@ def _parse(text: str) -> tuple[dict[str, Entry], list[str]]:
         elif line.strip():
             wrong.append(f"line {number}")
     return users, wrong
-
-
-def _text(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        return file.read(_MOST_FILE_BYTES)
 
 
 def _normalized(password: str) -> bytes:

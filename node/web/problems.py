@@ -40,9 +40,11 @@ class ProblemDocument(BaseModel):
     detail: str = Field(description="what is wrong with this request, and what to do")
 
 
-def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a problem document as an answer."""
-    document = ProblemDocument(title=HTTPStatus(status).phrase, status=status, detail=detail)
+def problem_response(
+    status: int, detail: str, headers: Mapping[str, str] | None = None, *, title: str = ""
+) -> Response:
+    """Return a problem document as an answer; title: in place of the meaning of the status."""
+    document = ProblemDocument(title=title or HTTPStatus(status).phrase, status=status, detail=detail)
     return JSONResponse(document.model_dump(), status_code=status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-_MOST_KEYS: Final = 10_000
+MOST_KEYS: Final = 10_000
 _NETWORK_BITS: Final = 64
 
 
@@ -25,19 +25,11 @@ class _Bucket:
 class RateLimit:
     """Lets each key do something `burst` times at once, and once in `seconds` afterwards; used by several threads.
 
-    most_keys: beyond it, the key that was used longest ago is forgotten
-    clock: returns seconds
+    Beyond 10,000 keys, the one that was used longest ago is forgotten. clock: returns seconds
     """
 
-    def __init__(
-        self,
-        *,
-        burst: int,
-        seconds: float,
-        most_keys: int = _MOST_KEYS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._burst, self._seconds, self._most_keys, self._clock = burst, seconds, most_keys, clock
+    def __init__(self, *, burst: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst, self._seconds, self._clock = burst, seconds, clock
         self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
         self._changing = threading.Lock()
 
@@ -64,7 +56,7 @@ class RateLimit:
         now = self._clock()
         bucket = self._buckets.setdefault(key, _Bucket(tokens=self._burst, at=now))
         self._buckets.move_to_end(key)
-        if len(self._buckets) > self._most_keys:
+        if len(self._buckets) > MOST_KEYS:
             self._buckets.popitem(last=False)
         bucket.tokens = min(bucket.tokens + (now - bucket.at) / self._seconds, self._burst)
         bucket.at = now

@@ -104,7 +104,7 @@ def show_review(parts: Parts, request: Request) -> Response:
     sees = sees_patients(request, parts.settings.http)
     studies = {film.study for film in found.films}
     if sees:
-        audit_list(request, "worklist.viewed", studies=len(studies))
+        audit_list(request, studies=len(studies))
     patients = {uid: _patients(parts, uid) for uid in studies} if sees else {}
     return page.render(parts, request, "review.html", {"queue": found, "sees_patients": sees, "patients": patients})
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from starlette.requests import Request
 
+from node import log
 from node.web.problems import Problem
-from node.web.users import Role, may_administer, note_denied, user_of
+from node.web.users import Role, user_of
 
 FOR_READERS: Final = frozenset(
     (
@@ -66,7 +67,7 @@ def role_of(route: str) -> Role:
 def require_role(request: Request) -> None:
     """Raise Problem if the user's role may not use the route."""
     route = f"{'GET' if request.method == 'HEAD' else request.method} {request.scope['route'].path}"
-    is_allowed = user_of(request).role is Role.READER and role_of(route) is Role.READER
-    if not (is_allowed or may_administer(request)):
-        note_denied(request, route)
+    user = user_of(request)
+    if user.role not in (role_of(route), Role.ADMINISTRATOR):
+        log.get().warning("access.denied", user=user.name, host=user.host, reason=route)
         raise Problem(403, "this is for administrators; ask one of them, or have your role changed")

@@ -68,7 +68,8 @@ class Sessions:
     """
 
     def __init__(self, storage: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._key, self._ended, self._clock = load_key(storage), storage / "ended-sessions", clock
+        self._ended, self._clock = storage / "ended-sessions", clock
+        self._key = files.secret(storage / "session-key", length=_KEY_BYTES)  # anew if it is damaged
         self._tokens = Signer(self._key, salt="csrf", key_derivation="hmac", digest_method=hashlib.sha256)
 
     def around(self, application: ASGIApp) -> ASGIApp:
@@ -88,10 +89,9 @@ class Sessions:
         return by_scheme
 
     def begin(self, kept: MutableMapping[str, Any], user: str, *, role: Role, credential: str) -> None:
-        """Begin a session with an id of its own, in place of everything that was kept."""
+        """Begin a session with an id of its own."""
         now = int(self._clock())
         made = Session(user=user, role=role, id=secrets.token_urlsafe(16), credential=credential, began=now, seen=now)
-        kept.clear()
         kept[_SESSION] = asdict(made)
 
     def read(self, kept: Mapping[str, Any]) -> Session | None:
@@ -111,7 +111,7 @@ class Sessions:
         if now - session.seen >= _RENEW_SECONDS:
             kept[_SESSION] = {**asdict(session), "seen": now}
 
-    def end(self, kept: MutableMapping[str, Any], session: Session) -> None:
+    def end(self, session: Session) -> None:
         """End a session: every process refuses its cookies from now on. Raises OSError."""
         self._ended.mkdir(mode=0o700, exist_ok=True)
         for path in self._ended.iterdir():
@@ -119,7 +119,6 @@ class Sessions:
                 if time.time() - path.stat().st_mtime > LONGEST_SECONDS:
                     path.unlink(missing_ok=True)
         self._end_of(session).touch(mode=0o600)
-        kept.clear()
 
     def _end_of(self, session: Session) -> Path:
         return self._ended / hashlib.sha256(session.id.encode()).hexdigest()
@@ -127,11 +126,6 @@ class Sessions:
     def token(self, owner: str) -> str:
         """Return the token of an owner, which no other site can know; owner: a session's id, or another user."""
         return self._tokens.get_signature(owner).decode()
-
-
-def load_key(storage: Path) -> bytes:
-    """Return the key of a storage folder, made at first use (mode 0600) and anew if it is damaged. Raises OSError."""
-    return files.secret(storage / "session-key", length=_KEY_BYTES)
 
 
 class SignIn:
@@ -231,10 +225,9 @@ class SignIn:
         return RedirectResponse(LOGIN, status_code=303)
 
     def _end(self, request: Request) -> None:
-        """End the session, also an invalid one: its role may come back."""
-        session = self.sessions.read(request.session)
-        if session is not None:
-            self.sessions.end(request.session, session)
+        """End the session, also an invalid one: its role may come back. Nothing of it is kept."""
+        if (session := self.sessions.read(request.session)) is not None:
+            self.sessions.end(session)
             log.get().info("session.ended", user=session.user, host=client_of(request))
         request.session.clear()
 

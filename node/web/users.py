@@ -37,7 +37,6 @@ AuditEvent: TypeAlias = Literal[
     "study.retried",
     "film.submitted",
 ]
-ListEvent: TypeAlias = Literal["worklist.viewed"]
 Outcome: TypeAlias = Literal["done", "not_found", "refused", "failed"]
 
 PROXY: Final = "trusted_proxy"
@@ -96,11 +95,6 @@ def user_of(connection: HTTPConnection) -> User:
     return user if isinstance(user, User) else _NOBODY
 
 
-def may_administer(connection: HTTPConnection) -> bool:
-    """Return whether who sends a request is an administrator."""
-    return user_of(connection).role is Role.ADMINISTRATOR
-
-
 def name_of(connection: HTTPConnection) -> str:
     """Return the name of who sends a request; "" if the node does not ask for one."""
     return user_of(connection).name
@@ -109,12 +103,6 @@ def name_of(connection: HTTPConnection) -> str:
 def host_of(connection: HTTPConnection) -> str:
     """Return the network that a request counts for where requests are limited."""
     return network_of(user_of(connection).host)
-
-
-def note_denied(connection: HTTPConnection, route: str) -> None:
-    """Log that a user lacks a permission; route: method and path pattern, without its values."""
-    user = user_of(connection)
-    log.get().warning("access.denied", user=user.name, host=user.host, reason=route)
 
 
 def audit(
@@ -138,7 +126,7 @@ def audit(
     log.get().info(event, user=user.name, host=user.host, outcome=outcome, **known)
 
 
-def audit_list(connection: HTTPConnection, event: ListEvent, *, studies: int) -> None:
+def audit_list(connection: HTTPConnection, *, studies: int) -> None:
     """Log that a user saw the patients of some studies in a list; studies: how many."""
     user = user_of(connection)
-    log.get().info(event, user=user.name, host=user.host, outcome="done", studies=studies)
+    log.get().info("worklist.viewed", user=user.name, host=user.host, outcome="done", studies=studies)

@@ -91,7 +91,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
     uids = [study.uid for study in listed.studies]
     found = patients_of(parts.settings.storage, uids) if sees else {}
     if sees:
-        audit_list(request, "worklist.viewed", studies=len(listed.studies))
+        audit_list(request, studies=len(listed.studies))
     about = {
         "worklist": listed,
         "asked": asked,

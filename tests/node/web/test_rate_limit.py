@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.web.rate_limit import RateLimit, network_of
+from node.web.rate_limit import MOST_KEYS, RateLimit, network_of
 
 
 class Clock:
@@ -49,8 +49,8 @@ def test_to_ask_how_long_to_wait_takes_nothing() -> None:
 
 
 def test_the_key_used_longest_ago_is_forgotten_first() -> None:
-    limit = RateLimit(burst=1, seconds=10.0, most_keys=2, clock=Clock())
-    for key in ("a", "b", "a", "c"):
+    limit = RateLimit(burst=1, seconds=10.0, clock=Clock())
+    for key in ("a", "b", "a", *range(MOST_KEYS - 1)):
         limit.take(key)
 
     assert limit.take("a") > 0

@@ -23,7 +23,7 @@ from node.settings.http import HttpSettings
 from node.store import files
 from node.web.access import check_files
 from node.web.passwords import Busy, Passwords, remove_user, set_password, set_role
-from node.web.sign_in import IDLE_SECONDS, LONGEST_SECONDS, Sessions, load_key
+from node.web.sign_in import IDLE_SECONDS, LONGEST_SECONDS, Sessions
 from node.web.users import Role
 from tests.node.web.test_rate_limit import Clock
 from tests.paths import REPOSITORY
@@ -230,25 +230,25 @@ def test_a_session_is_renewed_once_a_minute(tmp_path: Path) -> None:
 def test_an_ended_session_stays_ended_with_every_cookie(tmp_path: Path) -> None:
     sessions = Sessions(tmp_path, clock=Clock())
     kept, other = begun(sessions), begun(sessions)
-    stolen, session = dict(kept), sessions.read(kept)
+    session = sessions.read(kept)
     assert session is not None
 
-    sessions.end(kept, session)
+    sessions.end(session)
 
-    assert (kept, sessions.read(stolen)) == ({}, None)
-    assert Sessions(tmp_path, clock=Clock()).read(stolen) is None  # another process
+    assert sessions.read(kept) is None
+    assert Sessions(tmp_path, clock=Clock()).read(kept) is None  # another process
     assert sessions.read(other) is not None
 
 
 def test_the_key_is_private_kept_and_made_anew_if_damaged(tmp_path: Path) -> None:
-    key, path = load_key(tmp_path), tmp_path / "session-key"
+    token, path = Sessions(tmp_path).token("ada"), tmp_path / "session-key"
 
-    assert len(key) == 32
+    assert len(path.read_bytes()) == 32
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert load_key(tmp_path) == key
+    assert Sessions(tmp_path).token("ada") == token
     files.write(path, b"short")
-    assert len(load_key(tmp_path)) == 32
-    assert load_key(tmp_path) != key
+    assert Sessions(tmp_path).token("ada") != token
+    assert len(path.read_bytes()) == 32
 
 
 @pytest.fixture
