@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated, Final, Literal
 
+import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from node.errors import InputError, NodeError
 from node.jobs import study_actions
@@ -20,7 +20,7 @@ from node.store import ledger_queries
 from node.store.worklist import WorklistFilter
 from node.web import studies
 from node.web.dependencies import Parts, WebParts
-from node.web.problems import Problem, problem_response, responses
+from node.web.problems import Problem, responses
 from node.web.studies import StudyDetail, Worklist
 from node.web.study_outputs import find_output
 from node.web.users import audit
@@ -121,31 +121,32 @@ def show_output(parts: Parts, request: Request, uid: OutputUid) -> Response:
     )
 
 
-@router.get("/events", response_class=StreamingResponse, responses={**_STREAM, **responses(422, 503)})
+async def _place(parts: Parts) -> AsyncIterator[None]:
+    """Take one of the places of clients that watch, until the client goes. Raises Problem if none is free."""
+    try:
+        parts.streams.acquire_nowait()
+    except anyio.WouldBlock as error:
+        detail = "too many pages watch the worklist; close one"
+        raise Problem(503, detail, headers={"Retry-After": "5"}) from error
+    try:
+        yield
+    finally:
+        parts.streams.release()
+
+
+@router.get(
+    "/events",
+    response_class=StreamingResponse,
+    responses={**_STREAM, **responses(422, 503)},
+    dependencies=[Depends(_place)],
+)
 async def watch(
     parts: Parts,
     request: Request,
     study: Annotated[str | None, Query(pattern=UID_PATTERN, max_length=64, description="whose questions")] = None,
 ) -> Response:
     """Send the event `studies` whenever the worklist has changed, or something was asked about a study."""
-    return _EventStream(parts, request, study)
-
-
-class _EventStream(StreamingResponse):
-    """The stream of one client, or its refusal. It takes its place when the answer begins, also in a burst."""
-
-    def __init__(self, parts: WebParts, request: Request, study: str | None) -> None:
-        super().__init__(_changes(parts, request, study), media_type="text/event-stream")
-        self._streams = parts.streams
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer until the client goes."""
-        if not self._streams.value:
-            refusal = problem_response(503, "too many pages watch the worklist; close one", {"Retry-After": "5"})
-            await refusal(scope, receive, send)
-            return
-        async with self._streams:
-            await super().__call__(scope, receive, send)
+    return StreamingResponse(_changes(parts, request, study), media_type="text/event-stream")
 
 
 async def _changes(parts: WebParts, request: Request, study: str | None) -> AsyncIterator[str]:

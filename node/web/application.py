@@ -29,7 +29,7 @@ from node.web import (
     worklist,
 )
 from node.web.access import Access
-from node.web.dependencies import WebParts, give
+from node.web.dependencies import WebParts
 from node.web.request_body import BodyLimit
 from node.web.roles import require_role
 
@@ -56,7 +56,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     problems.install(application, lambda request, status, text: page.refuse(parts, request, status, text))
-    give(application, parts)
+    application.state.parts = parts
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(findings.router)

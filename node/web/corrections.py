@@ -54,7 +54,7 @@ class NewCorrection(WhatIsCorrected):
     finish: bool = False
 
 
-class KnownCorrection(WhatIsCorrected):
+class KnownCorrection(WhatIsCorrected, from_attributes=True):
     """A correction that was made; `at` is UTC, `by` the reader's name on this node."""
 
     at: datetime
@@ -79,7 +79,9 @@ def list_corrections(parts: Parts, request: Request, film: AddressedFilm) -> Cor
     """List what readers corrected on a film."""
     _answered(parts, film)
     audit(request, "corrections.viewed", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
-    return Corrections(corrections=[_known(found) for found in answered_film.corrections_of(parts.spool, film)])
+    return Corrections(
+        corrections=[KnownCorrection.model_validate(found) for found in answered_film.corrections_of(parts.spool, film)]
+    )
 
 
 @routes.add("POST", "/corrections", status_code=202, responses=responses(404, 409, 422, 503))
@@ -106,7 +108,7 @@ def correct(parts: Parts, request: Request, film: AddressedFilm, new: NewCorrect
     audit(request, "correction.made", study=made.study_uid, sop_instance_uid=uid)
     if new.finish:
         audit(request, "corrections.finished", study=made.study_uid)
-    return _known(made)
+    return KnownCorrection.model_validate(made)
 
 
 @router.post("/studies/{uid}/finish", status_code=202, responses=responses(404, 422, 503))
@@ -148,17 +150,3 @@ def _made(new: NewCorrection, request: Request, *, study_uid: str, film: str) ->
         )
     except ValueError as error:
         raise Problem(422, str(error)) from error
-
-
-def _known(made: Correction) -> KnownCorrection:
-    return KnownCorrection(
-        kind=made.kind,
-        id=made.id,
-        prompt=made.prompt,
-        tracking_uid=made.tracking_uid,
-        box=None if made.box is None else made.box.edges,
-        text=made.text,
-        withdraws=made.withdraws,
-        at=made.at,
-        by=made.by,
-    )

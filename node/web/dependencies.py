@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias, cast
 
 from anyio import Semaphore
-from fastapi import Depends, FastAPI
+from fastapi import Depends
 from starlette.requests import Request
 
 from node.config import Settings
@@ -63,11 +63,6 @@ class WebParts:
     in_force: Callable[[], Settings] | None = None
     troubles: Callable[[], Sequence[Trouble]] = tuple
     searches: Searches = field(default_factory=Searches)
-
-
-def give(application: FastAPI, parts: WebParts) -> None:
-    """Give the parts to an application, for its routes."""
-    application.state.parts = parts
 
 
 def _of(request: Request) -> WebParts:

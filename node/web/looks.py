@@ -20,7 +20,6 @@ from starlette.responses import Response
 from models.contract import Question
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, for_network
-from node.character_sets import visible
 from node.domain import Film, derive_uid
 from node.errors import AskerGone, InputError, Undecodable
 from node.net.http_connections import has_left
@@ -31,11 +30,12 @@ from node.read.engines import while_wanted
 from node.read.film import answer_film, answer_picture
 from node.read.model import OpenModel
 from node.web import look_files, pictures, request_body, shown_film, words
+from node.web.api import PNG
 from node.web.dependencies import Parts, WebParts
 from node.web.look_files import LookFile
 from node.web.page import refuse, render
 from node.web.problems import Problem, responses
-from node.web.question_request import LONGEST_PROMPT, Edges, NewQuestions, box_of
+from node.web.question_request import NewLookWords, NewQuestions, box_of
 from node.web.questions import left, limit
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of
@@ -50,9 +50,6 @@ _BODY: Final[dict[str, object]] = {
         "description": f"one file, at most {MOST_BYTES // request_body.MIB} MiB",
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in _SUFFIXES},
     }
-}
-_PNG: Final[dict[int | str, dict[str, object]]] = {
-    200: {"content": {"image/png": {"schema": {"type": "string", "format": "binary"}}}, "description": "the picture"}
 }
 _NOT_OF_LOOKS: Final = {
     Topic.COMPARE: "A film that is in no study is compared with no other film.",
@@ -87,13 +84,6 @@ class LookAnswers(BaseModel):
 
     film: str
     questions: list[dict[str, object]]
-
-
-class NewLookWords(BaseModel):
-    """A question in words, or a prompt; box: one on the film that it is about."""
-
-    text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
-    box: Edges = None
 
 
 api = APIRouter(prefix="/api/v1/looks", tags=["looks"])
@@ -135,7 +125,7 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     )
 
 
-@api.get("/{look_id}/picture", response_class=Response, responses={**_PNG, **responses(404, 409, 422)})
+@api.get("/{look_id}/picture", response_class=Response, responses={**PNG, **responses(404, 409, 422)})
 def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
     """Draw the film in stored orientation, with its columns and rows."""
     look = _find(parts, look_id)
@@ -169,10 +159,7 @@ def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookW
     query = understand(new.text, model.prompts)
     question: Question | None
     if is_plain_prompt(new.text, query, model.prompts):
-        made, question = (
-            WordedReply(film=look.film.source),
-            Question(prompt=" ".join(visible(new.text).split()), box=box),
-        )
+        made, question = WordedReply(film=look.film.source), new.as_prompt()
     elif query.topic in _NOT_OF_LOOKS:
         made, question = worded(look.film.source, Reply(text=_NOT_OF_LOOKS[query.topic])), None
     else:
@@ -215,7 +202,7 @@ def show_look_page(parts: Parts, request: Request, look_id: str) -> Response:
         "caution": shown_film.glossary().caution,
         "until": datetime.now(UTC) + timedelta(seconds=look.until - time.monotonic()),
         "most_films": look_files.MOST,
-        **_drawn(look),
+        **about_header(None if open_film.is_picture(look.path) else header_of(look.path)),
     }
     return render(parts, request, "look.html", about)
 
@@ -288,8 +275,3 @@ def _read(parts: WebParts, path: FilePath, model: OpenModel) -> Film:
 
 def _without_path(error: Exception, path: FilePath) -> str:
     return str(error).removeprefix(f"{path}: ")
-
-
-def _drawn(look: LookFile) -> dict[str, object]:
-    """Return the film's `about_header`; a picture has no header."""
-    return about_header(None if open_film.is_picture(look.path) else header_of(look.path))

@@ -6,8 +6,7 @@ documents of `Access` and of the roles, and a summary out of its first sentence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, Final
 
 from fastapi import APIRouter
@@ -81,51 +80,14 @@ def _add_problems(operation: dict[str, Any], role: Role) -> None:
     found["403"] |= {"description": f"for administrators; or {why}" if role is Role.ADMINISTRATOR else why}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Operation:
-    """A route on the page; takes: each parameter and body, and what it is."""
-
-    method: str
-    path: str
-    summary: str
-    text: str
-    takes: tuple[tuple[str, str], ...]
-    gives: tuple[tuple[str, str], ...]
-    is_for_administrators: bool
-
-
 @router.get("/interface")
 def show_interface(parts: Parts, request: Request) -> Response:
     """Show every route of the interface for programs."""
     described = request.app.openapi()
-    found: dict[str, list[_Operation]] = {}
+    found: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
-            found.setdefault(operation["tags"][0], []).append(_operation(method.upper(), path, operation))
+            found.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
     has_passwords = parts.settings.http.password_file is not None
-    return page.render(parts, request, "interface.html", {"groups": found, "has_passwords": has_passwords})
-
-
-def _operation(method: str, path: str, described: Mapping[str, Any]) -> _Operation:
-    return _Operation(
-        method=method,
-        path=path,
-        summary=described["summary"],
-        text=described["description"],
-        takes=(*_parameters(described.get("parameters", ())), *_body(described.get("requestBody", {}))),
-        gives=tuple((status, each["description"]) for status, each in sorted(described["responses"].items())),
-        is_for_administrators=role_of(f"{method} {path}") is Role.ADMINISTRATOR,
-    )
-
-
-def _parameters(described: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    for each in described:
-        default = each.get("schema", {}).get("default")
-        said = "required" if each.get("required") else f"default {default}" if default not in (None, "") else "optional"
-        yield each["name"], f"{each.get('description', '')} ({each['in']}, {said})".strip()
-
-
-def _body(described: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for media_type, content in described.get("content", {}).items():
-        name = str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
-        yield "body", f"{media_type} {name}".strip()
+    about = {"groups": found, "has_passwords": has_passwords, "role_of": role_of}
+    return page.render(parts, request, "interface.html", about)

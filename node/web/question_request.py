@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from models.contract import Box, Question
 from node.character_sets import visible
@@ -18,7 +18,12 @@ LONGEST_PROMPT: Final = 300
 _Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 _EDGES: Final = "left, top, right, bottom, in pixels of the stored film"
 
-Edges: TypeAlias = Annotated[tuple[_Edge, _Edge, _Edge, _Edge] | None, Field(description=_EDGES)]
+Edges: TypeAlias = Annotated[
+    tuple[_Edge, _Edge, _Edge, _Edge] | None,
+    BeforeValidator(lambda given: given.edges if isinstance(given, Box) else given),
+    Field(description=_EDGES),
+]
+"""A box by its edges; a `Box` is turned into them."""
 
 
 class NewQuestion(BaseModel):
@@ -36,6 +41,17 @@ class NewQuestions(BaseModel):
     def checked(self) -> list[Question]:
         """Return the questions. Raises Problem if one asks nothing, or its box is empty."""
         return [_question(question) for question in self.questions]
+
+
+class NewLookWords(BaseModel):
+    """A question in words, or a prompt; box: one on the film that it is about."""
+
+    text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
+    box: Edges = None
+
+    def as_prompt(self) -> Question:
+        """Return the words as a prompt. Raises Problem for an empty box."""
+        return Question(prompt=" ".join(visible(self.text).split()), box=box_of(self.box))
 
 
 def box_of(edges: tuple[float, float, float, float] | None) -> Box | None:

@@ -15,7 +15,7 @@ from models.contract import Question
 from node.errors import AskerGone, InputError, RetryLater
 from node.jobs import answer_steps
 from node.jobs.executor import Client
-from node.jobs.question_answerer import QuestionAnswerer, questions_of
+from node.jobs.question_answerer import questions_of
 from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.asked_question import AskedQuestion, answer_to_json, question_from_json
@@ -88,18 +88,10 @@ def list_questions(parts: Parts, request: Request, film: AddressedFilm) -> Answe
 def ask(parts: Parts, request: Request, film: AddressedFilm, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     questions = new.checked()
-    answerer_of(parts)
     limit(parts, request, len(questions))
     made = ask_network(parts, request, film, questions)
     audit(request, "question.asked", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
     return AnsweredQuestions(film=film.sop_instance_uid, questions=made)
-
-
-def answerer_of(parts: WebParts) -> QuestionAnswerer:
-    """Return the answerer of this process. Raises Problem if it has no model."""
-    if (answerer := parts.answerer()) is None:
-        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
-    return answerer
 
 
 def limit(parts: WebParts, request: Request, count: int = 1) -> None:
@@ -113,9 +105,11 @@ def ask_network(
     parts: WebParts, request: Request, film: Instance, questions: Sequence[Question]
 ) -> list[dict[str, object]]:
     """Ask about a film, and return the entries of the answers. Raises Problem."""
+    if (answerer := parts.answerer()) is None:
+        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
     source = "page" if request.headers.get("X-Requested-From") == "page" else "api"
     try:
-        made = answerer_of(parts).ask(
+        made = answerer.ask(
             film, questions, by=name_of(request), source=source, is_gone=lambda: has_left(request.scope)
         )
     except AskerGone as error:

@@ -12,7 +12,6 @@ from models.contract import Question
 from node.answers.comparison import FilmComparison
 from node.answers.questions import Query, Topic, is_plain_prompt, understand
 from node.answers.replies import Proposal, Reply, answer, answer_by, for_network
-from node.character_sets import visible
 from node.errors import InputError
 from node.jobs.answered_film import AnsweredFilm, as_corrected, read_film
 from node.jobs.patients import NOT_IN_ORDER, EarlierFilm, compare_films, obstacle_of
@@ -23,7 +22,7 @@ from node.web.api import UID_PATTERN
 from node.web.dependencies import Parts, WebParts
 from node.web.film_routes import AddressedFilm, FilmRoutes, film_of
 from node.web.problems import Problem, responses
-from node.web.question_request import LONGEST_PROMPT, Edges, box_of
+from node.web.question_request import NewLookWords, box_of
 from node.web.questions import NO_MODEL, ask_network, limit
 from node.web.users import audit, name_of
 
@@ -36,14 +35,12 @@ _CHOOSE: Final = "Choose the earlier film to compare with; a day in words choose
 _NO_EARLIER: Final = "This node has read no film that is known to be an earlier one of this patient."
 
 
-class NewWords(BaseModel):
+class NewWords(NewLookWords):
     """A question in words, or a prompt; box: one on the film that it is about; earlier: the film to compare with.
 
     earlier_study: needed if several studies have a film with the UID of the earlier one
     """
 
-    text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
-    box: Edges = None
     earlier: Annotated[str | None, Field(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID")] = None
     earlier_study: Annotated[
         str | None, Field(pattern=UID_PATTERN, max_length=64, description="Study Instance UID of `earlier`")
@@ -99,7 +96,7 @@ def reply(parts: Parts, request: Request, film: AddressedFilm, new: NewWords) ->
     limit(parts, request)
     question: Question | None
     if is_plain_prompt(new.text, query, prompts):
-        made, question = WordedReply(film=uid), Question(prompt=" ".join(visible(new.text).split()), box=box)
+        made, question = WordedReply(film=uid), new.as_prompt()
     else:
         known = _read(parts, film)
         shown = as_corrected(known, parts.spool, prompts)

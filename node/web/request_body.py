@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -87,15 +86,6 @@ class NotRelated(ValueError):
     """A body that is not multipart with this boundary."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartHandler:
-    """Handlers for the start of a part, each piece of its content, and its end."""
-
-    begin: Callable[[], None]
-    add: Callable[[bytes], None]
-    end: Callable[[], None]
-
-
 class _State(Enum):
     PREAMBLE = auto()
     HEADERS = auto()
@@ -104,17 +94,23 @@ class _State(Enum):
 
 
 class RelatedParts:
-    """The parts of one body, for one thread at a time. Raises NotRelated for a boundary that no body may have."""
+    """The parts of one body, for one thread at a time. Raises NotRelated for a boundary that no body may have.
 
-    def __init__(self, boundary: bytes, handler: PartHandler) -> None:
+    begin, add, keep: called at the start of a part, with each piece of its content, and at its end
+    """
+
+    def __init__(
+        self, boundary: bytes, *, begin: Callable[[], None], add: Callable[[bytes], None], keep: Callable[[], None]
+    ) -> None:
         if not 0 < len(boundary) <= _LONGEST_BOUNDARY:
             raise NotRelated("the boundary in the Content-Type is missing or too long")
-        self._handler, self._state = handler, _State.PREAMBLE
+        self._begin, self._add, self._keep = begin, add, keep
+        self._state = _State.PREAMBLE
         self._delimiter, self._waiting = b"\n--" + boundary, bytearray(b"\n")  # it may begin the body
         self._has_returns = True
 
     def write(self, piece: bytes) -> None:
-        """Parse the next bytes of the body. Raises NotRelated, and the errors of the handler."""
+        """Parse the next bytes of the body. Raises NotRelated, and the errors of what it calls."""
         self._waiting += piece
         while self._step():
             pass
@@ -141,7 +137,7 @@ class RelatedParts:
         end = found.end()
         del found, self._waiting[:end]  # a match holds the bytes that it was found in
         self._state = _State.CONTENT
-        self._handler.begin()
+        self._begin()
         return True
 
     def _take_text(self) -> bool:
@@ -162,7 +158,7 @@ class RelatedParts:
         self._pass_on(at - has_return)
         del self._waiting[: has_return + len(self._delimiter) + found.end()]
         if self._state is _State.CONTENT:
-            self._handler.end()
+            self._keep()
         self._state = _State.EPILOGUE if found[1] else _State.HEADERS
         return True
 
@@ -171,5 +167,5 @@ class RelatedParts:
         if count <= 0:
             return
         if self._state is _State.CONTENT:
-            self._handler.add(bytes(self._waiting[:count]))
+            self._add(bytes(self._waiting[:count]))
         del self._waiting[:count]

@@ -23,7 +23,7 @@ from node.store.received import Instance
 from node.web import request_body
 from node.web.dependencies import Parts
 from node.web.problems import Problem, responses
-from node.web.request_body import MIB, NotRelated, PartHandler, RelatedParts
+from node.web.request_body import MIB, NotRelated, RelatedParts
 from node.web.users import audit
 
 MOST_BYTES: Final = 512 * MIB
@@ -93,9 +93,10 @@ class _Submission:
             return
         if kind != _RELATED.encode() or options.get(b"type", b"").lower() != _DICOM.encode():
             raise Problem(415, f'send {_DICOM}, or {_RELATED}; type="{_DICOM}"')
-        handler = PartHandler(begin=self._begin, add=self._add, end=self._keep)
         try:
-            self._parser = RelatedParts(options.get(b"boundary", b""), handler)
+            self._parser = RelatedParts(
+                options.get(b"boundary", b""), begin=self._begin, add=self._add, keep=self._keep
+            )
         except NotRelated as error:
             raise Problem(400, str(error)) from error
 
