@@ -5,6 +5,7 @@ Nothing here holds a patient's name or another identity than UIDs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -252,25 +253,32 @@ def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFi
         # The ledger hears of a study a moment after its first film is stored.
         changed_at = max(found.instance.received_at for found in seen)
         row = StudyRow(state="receiving", stage=None, reason=None, changed_at=changed_at)
-    counts: dict[str, dict[str, int]] = {}
-    waits: dict[str, str] = {}
-    for delivery in sorted(known.deliveries, key=lambda delivery: delivery.since):
-        if delivery.state in ledger_queries.UNSENT and delivery.reason is not None:
-            waits[delivery.delivery.destination] = delivery.reason
-        of_destination = counts.setdefault(delivery.delivery.destination, {})
-        of_destination[delivery.state] = of_destination.get(delivery.state, 0) + 1
+    sent = tuple(map(_sent, known.deliveries))
+    waits = {
+        each.destination: each.reason
+        for each in sorted(sent, key=lambda each: each.since)
+        if each.state in ledger_queries.UNSENT and each.reason is not None
+    }
     waiting = gathering.waiting(spool, study_uid)
     detail = StudyDetail(
-        line=_line(study_uid, row, seen, spool, deliveries=counts, waits=waits),
+        line=_line(study_uid, row, seen, spool, deliveries=count_deliveries(sent), waits=waits),
         films=tuple(found.described(also_in=_others(spool, found.instance)) for found in seen),
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
-        deliveries=tuple(map(_sent, known.deliveries)),
+        deliveries=sent,
         waiting=WaitingCorrections(
             changes=waiting.changes, leave_at=waiting.leave_at(settings.corrections.quiet_seconds)
         ),
     )
     return detail, seen
+
+
+def count_deliveries(deliveries: Iterable[Sent]) -> dict[str, Counter[str]]:
+    """Count deliveries by destination and state."""
+    counts: dict[str, Counter[str]] = {}
+    for each in deliveries:
+        counts.setdefault(each.destination, Counter())[each.state] += 1
+    return counts
 
 
 def _others(spool: Spool, film: Instance) -> Iterator[OtherStudy]:

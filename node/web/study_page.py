@@ -199,40 +199,25 @@ def _review_mark(film: Film) -> str:
 def _results(found: StudyDetail) -> list[_Result]:
     """Return the outputs with their deliveries, and last the deliveries of outputs that are gone."""
     numbers = {film.uid: f"film {number}" for number, film in enumerate(found.films, 1)}
-    sent: dict[str, list[Sent]] = {}
-    for delivery in found.deliveries:
-        sent.setdefault(delivery.uid, []).append(delivery)
-    known = [
+    outputs = {output.uid: output for output in found.outputs}
+    kinds = {output.uid: output.kind for output in found.outputs}
+    kinds |= {delivery.uid: delivery.kind for delivery in found.deliveries}
+    return [
         _Result(
-            kind=words.output_kind(output.kind),
-            about=_about(output, numbers),
-            uid=output.uid,
-            file=output,
-            deliveries=tuple(sent.pop(output.uid, ())),
-        )
-        for output in found.outputs
-    ]
-    gone = [
-        _Result(
-            kind=words.output_kind(deliveries[0].kind),
-            about="",
+            kind=words.output_kind(kind),
+            about=_about(outputs[uid], numbers) if uid in outputs else "",
             uid=uid,
-            file=None,
-            deliveries=tuple(deliveries),
+            file=outputs.get(uid),
+            deliveries=tuple(delivery for delivery in found.deliveries if delivery.uid == uid),
         )
-        for uid, deliveries in sent.items()
+        for uid, kind in kinds.items()
     ]
-    return [*known, *gone]
 
 
 def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]:
     """Count the deliveries of a round's outputs by destination and state."""
     uids = {output.uid for output in found.outputs if output.round is not None and output.round == number}
-    counts: dict[str, Counter[str]] = {}
-    for delivery in found.deliveries:
-        if delivery.uid in uids:
-            counts.setdefault(delivery.destination, Counter())[delivery.state] += 1
-    return counts
+    return studies.count_deliveries(delivery for delivery in found.deliveries if delivery.uid in uids)
 
 
 def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
