@@ -32,7 +32,7 @@ from node.settings.http import HttpSettings
 from node.settings.rules import is_loopback
 from node.web import passwords, single_sign_on
 from node.web.passwords import Busy, Passwords
-from node.web.problems import problem_response
+from node.web.problems import Problem, problem_response
 from node.web.sign_in import LOGIN, LOGOUT, SCHEMES, SignIn
 from node.web.users import PROXY, Means, Role, User, client_of, is_forwarded, is_user_name
 
@@ -57,12 +57,12 @@ _USERS: Final = "set http.password_file, http.oidc or http.user_header"
 Reason: TypeAlias = Literal["closed", "unencrypted", "host", "other_site", "proxy", "user", "token", "password", "busy"]
 
 
-class Forbidden(Exception):
-    """A request that is not let through: the status and text of the answer, and the reason for the log."""
+class Forbidden(Problem):
+    """A request that is not let through; reason: for the log."""
 
     def __init__(self, status: int, reason: Reason, detail: str, *, headers: dict[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.reason, self.detail, self.headers = status, reason, detail, headers or {}
+        super().__init__(status, detail, headers)
+        self.reason = reason
 
 
 class Access:
@@ -140,7 +140,7 @@ class Access:
             self._refusals.note(RefusalKey("access.refused", refused.reason, client_of(request)))
         is_page = request.method in _SAFE_METHODS and "text/html" in request.headers.get("accept", "")
         if refused.reason != "user" or not is_page or not self.sign_in.is_offered:
-            return problem_response(refused.status, refused.detail, refused.headers, title=refused.reason)
+            return problem_response(refused.status_code, refused.detail, refused.headers, title=refused.reason)
         query = request.scope["query_string"].decode("latin-1")
         asked = quote(request.scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"{LOGIN}?{urlencode({'next': asked})}", status_code=303)

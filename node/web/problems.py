@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -19,16 +19,14 @@ from node.errors import NodeError, where
 MEDIA_TYPE: Final = "application/problem+json"
 
 
-class Problem(Exception):
-    """A request that cannot be answered.
+Problem: TypeAlias = HTTPException
+"""A request that cannot be answered; its detail says in a line what is wrong and what to do, without patient data."""
 
-    status: the HTTP status; detail: one line that says what is wrong and what to do, without patient data
-    """
-
-    def __init__(self, status: int, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(detail)
-        self.status, self.detail = status, detail
-        self.headers = dict(headers or {})
+_DETAILS: Final = {
+    "Not Found": "there is no such page; /api/openapi.json lists those for programs",
+    "Method Not Allowed": "this page does not take this method; /api/openapi.json lists those that it takes",
+}
+"""What stands in place of Starlette's own details."""
 
 
 class ProblemDocument(BaseModel):
@@ -65,20 +63,15 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
 
     async def refuse(request: Request, error: Exception) -> Response:
         problem = cast(Problem, error)
+        detail = _DETAILS.get(problem.detail, problem.detail)
         if _wants_page(request):
-            shown = page(request, problem.status, problem.detail)
-            shown.headers.update(problem.headers)
+            shown = page(request, problem.status_code, detail)
+            shown.headers.update(problem.headers or {})
             return shown
-        return problem_response(problem.status, problem.detail, problem.headers)
+        return problem_response(problem.status_code, detail, problem.headers)
 
     async def refuse_input(_request: Request, error: Exception) -> Response:
         return problem_response(422, "; ".join(map(_mistake, cast(RequestValidationError, error).errors())))
-
-    async def refuse_route(request: Request, error: Exception) -> Response:
-        refused = cast(HTTPException, error)
-        if refused.status_code == 404 and _wants_page(request):
-            return page(request, 404, "There is no such page.")
-        return problem_response(refused.status_code, _DETAILS.get(refused.status_code, refused.detail), refused.headers)
 
     async def fail(request: Request, error: Exception) -> Response:
         log.get().error("page.failed", path=str(request.scope.get("route", "")), reason=where(error))
@@ -88,7 +81,6 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
 
     application.add_exception_handler(Problem, refuse)
     application.add_exception_handler(RequestValidationError, refuse_input)
-    application.add_exception_handler(HTTPException, refuse_route)
     application.add_exception_handler(NodeError, fail)
     application.add_exception_handler(Exception, fail)
 
@@ -97,12 +89,6 @@ def _wants_page(request: Request) -> bool:
     """Return whether a browser opens an address that is not of the interface for programs."""
     path, accepted = str(request.scope["path"]), request.headers.get("accept", "")
     return request.method in ("GET", "HEAD") and not path.startswith("/api/") and "text/html" in accepted
-
-
-_DETAILS: Final = {
-    404: "there is no such page; /api/openapi.json lists those for programs",
-    405: "this page does not take this method; /api/openapi.json lists those that it takes",
-}
 
 
 def _mistake(mistake: Mapping[str, object]) -> str:

@@ -185,7 +185,7 @@ def test_two_have_the_model_eight_wait_and_more_are_sent_away_at_once(tmp_path: 
                 leave.wait(30)
                 return "read"
         except Problem as problem:
-            return str(problem.status)
+            return str(problem.status_code)
 
     with ThreadPoolExecutor(30) as pool:
         waiting = [pool.submit(wait) for _ in range(30)]
