@@ -36,7 +36,7 @@ from node.web.look_files import LookFile
 from node.web.page import refuse, render
 from node.web.problems import Problem, responses
 from node.web.question_request import NewLookWords, NewQuestions, box_of
-from node.web.questions import left, limit
+from node.web.questions import left, limit, model_of
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of
 from node.web.study_page import about_header
@@ -93,7 +93,7 @@ router = APIRouter(include_in_schema=False)
 @api.post("", status_code=201, openapi_extra=_BODY, responses=responses(415, 422, 503))
 async def look_at(parts: Parts, request: Request) -> LookAnswer:
     """Read one film that is in no study. Nothing of it is sent; the node forgets it after some minutes."""
-    model = _model(parts)
+    model = model_of(parts)
     suffix = _SUFFIXES.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
     if suffix is None:
         raise Problem(415, f"send one of {', '.join(_SUFFIXES)}")
@@ -144,7 +144,7 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
 @api.post("/{look_id}/questions", responses=responses(404, 409, 422, 429, 503))
 def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
     """Ask about the film. Neither questions nor answers are kept."""
-    look, model, questions = _find_read(parts, look_id), _model(parts), new.checked()
+    look, model, questions = _find_read(parts, look_id), model_of(parts), new.checked()
     limit(parts, request, len(questions))
     answers = _asked(parts, request, look, model, questions)
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
@@ -154,7 +154,7 @@ def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions)
 @api.post("/{look_id}/replies", responses=responses(404, 409, 422, 429, 503))
 def reply_to_look(parts: Parts, request: Request, look_id: LookId, new: NewLookWords) -> WordedReply:
     """Answer a question in words by rule from the report; ask the network what the report does not say."""
-    look, model, box = _find_read(parts, look_id), _model(parts), box_of(new.box)
+    look, model, box = _find_read(parts, look_id), model_of(parts), box_of(new.box)
     limit(parts, request)
     query = understand(new.text, model.prompts)
     question: Question | None
@@ -221,13 +221,6 @@ def _asked(
     except FileNotFoundError as error:
         raise _forgotten() from error
     return [dict(answer_to_json(each)) for each in answers]
-
-
-def _model(parts: WebParts) -> OpenModel:
-    model = parts.model()
-    if model is None:
-        raise Problem(503, "the model is not open in this process", headers={"Retry-After": "5"})
-    return model
 
 
 def _find(parts: WebParts, look_id: str) -> LookFile:

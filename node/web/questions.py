@@ -19,6 +19,7 @@ from node.jobs.question_answerer import questions_of
 from node.net.http_connections import has_left
 from node.outputs import wording
 from node.outputs.asked_question import AskedQuestion, answer_to_json, question_from_json
+from node.read.model import OpenModel
 from node.store import database
 from node.store import questions as kept
 from node.store.ledger import is_away
@@ -33,7 +34,7 @@ from node.web.users import audit, host_of, name_of
 router = APIRouter(prefix="/api/v1", tags=["questions"])
 routes = FilmRoutes(tag="questions")
 
-NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
+_NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
 
 QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a question")]
@@ -101,12 +102,19 @@ def limit(parts: WebParts, request: Request, count: int = 1) -> None:
         raise Problem(429, f"too many questions from here; ask again in {wait} s", headers={"Retry-After": wait})
 
 
+def model_of(parts: WebParts) -> OpenModel:
+    """Return the model of this process. Raises Problem if it has none yet."""
+    if (model := parts.model()) is None:
+        raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
+    return model
+
+
 def ask_network(
     parts: WebParts, request: Request, film: Instance, questions: Sequence[Question]
 ) -> list[dict[str, object]]:
     """Ask about a film, and return the entries of the answers. Raises Problem."""
     if (answerer := parts.answerer()) is None:
-        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
+        raise Problem(503, _NO_MODEL, headers={"Retry-After": "5"})
     source = "page" if request.headers.get("X-Requested-From") == "page" else "api"
     try:
         made = answerer.ask(

@@ -23,7 +23,7 @@ from node.web.dependencies import Parts, WebParts
 from node.web.film_routes import AddressedFilm, FilmRoutes, film_of
 from node.web.problems import Problem, responses
 from node.web.question_request import NewLookWords, box_of
-from node.web.questions import NO_MODEL, ask_network, limit
+from node.web.questions import ask_network, limit, model_of
 from node.web.users import audit, name_of
 
 routes = FilmRoutes(tag="questions")
@@ -127,9 +127,7 @@ def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Q
 
     Only a user who has signed in may learn which films are of one patient.
     """
-    uid, model = film.instance.sop_instance_uid, parts.model()
-    if model is None:
-        raise Problem(503, NO_MODEL, headers={"Retry-After": "5"})
+    uid, model = film.instance.sop_instance_uid, model_of(parts)
     error = read_change_error(parts.settings.model.directory, reader=parts.settings.model.reader)
     if (obstacle := obstacle_of(error, model.reader.identity)) is not None:
         return worded(uid, answer_by(obstacle, query))

@@ -25,10 +25,9 @@ _USUAL_BYTES: Final = 256 * 1024
 _PIECE_BYTES: Final = MIB
 _LONGEST_BOUNDARY: Final = 70  # RFC 2046 5.1.1
 _LONGEST_HEADERS: Final = 64 * 1024
-_LONGEST_PADDING: Final = 256
+_LONGEST_LINE: Final = 512
+"""Of a delimiter with its padding: so many bytes may belong to one that is not complete."""
 _END_OF_HEADERS: Final = re.compile(rb"\A\r?\n|\n\r?\n")
-_REST_OF_LINE: Final = re.compile(rb"(--)?[ \t]*(\r?\n)")
-_PART_OF_LINE: Final = re.compile(rb"(?:-|--)?[ \t]*\r?")
 
 
 class BodyLimit:
@@ -106,7 +105,8 @@ class RelatedParts:
             raise NotRelated("the boundary in the Content-Type is missing or too long")
         self._begin, self._add, self._keep = begin, add, keep
         self._state = _State.PREAMBLE
-        self._delimiter, self._waiting = b"\n--" + boundary, bytearray(b"\n")  # it may begin the body
+        self._delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?[ \t]*(\r?\n)")
+        self._waiting = bytearray(b"\n")  # a delimiter may begin the body
         self._has_returns = True
 
     def write(self, piece: bytes) -> None:
@@ -142,24 +142,21 @@ class RelatedParts:
 
     def _take_text(self) -> bool:
         """Take the text before the next delimiter, and the delimiter's line."""
-        at = self._waiting.find(self._delimiter)
-        if at < 0:
-            self._pass_on(len(self._waiting) - len(self._delimiter))
-            return False
-        line = bytes(self._waiting[at + len(self._delimiter) :][:_LONGEST_PADDING])
-        found = _REST_OF_LINE.match(line)
+        found = self._delimiter.search(self._waiting)
         if found is None:
-            is_cut_off = len(line) < _LONGEST_PADDING and _PART_OF_LINE.fullmatch(line) is not None
-            self._pass_on(at - 1 if is_cut_off else at + 1)  # else it is a text that begins like the boundary
-            return not is_cut_off
+            self._pass_on(len(self._waiting) - _LONGEST_LINE)
+            return False
+        (begin, end), is_last, ending = found.span(), found[1] is not None, found[2]
+        del found  # a match holds the bytes that it was found in
         if self._state is _State.PREAMBLE:
-            self._has_returns = found[2] == b"\r\n"
-        has_return = self._has_returns and self._waiting[at - 1 : at] == b"\r"
-        self._pass_on(at - has_return)
-        del self._waiting[: has_return + len(self._delimiter) + found.end()]
+            self._has_returns = ending == b"\r\n"
+        if self._has_returns and self._waiting[begin - 1 : begin] == b"\r":
+            begin -= 1
+        self._pass_on(begin)
+        del self._waiting[: end - begin]
         if self._state is _State.CONTENT:
             self._keep()
-        self._state = _State.EPILOGUE if found[1] else _State.HEADERS
+        self._state = _State.EPILOGUE if is_last else _State.HEADERS
         return True
 
     def _pass_on(self, count: int) -> None:

@@ -191,7 +191,7 @@ class SignIn:
         except Busy as busy:
             log.get().warning("session.refused", user=known, host=host, reason="busy")
             message = f"Too many attempts. Try again in {busy.seconds} s."
-            return self._page(request, target=target, message=message, status=429, retry_after=busy.seconds)
+            return self._page(request, target=target, message=message, status=429)
         if found is None:
             log.get().warning("session.refused", user=known, host=host, reason="password")
             return self._page(request, target=target, message="User or password is wrong.", status=401)
@@ -247,10 +247,7 @@ class SignIn:
             )
         return self._page(request, target=target, message=refused.text, status=refused.status)
 
-    def _page(
-        self, request: Request, *, target: str, message: str = "", status: int = 200, retry_after: int | None = None
-    ) -> Response:
-        headers = None if retry_after is None else {"retry-after": str(retry_after)}
+    def _page(self, request: Request, *, target: str, message: str = "", status: int = 200) -> Response:
         is_empty = self.passwords is not None and not self.passwords.users
         content = {
             "target": target,
@@ -259,7 +256,7 @@ class SignIn:
             "has_passwords": self.passwords is not None,
             "has_single_sign_on": self.single_sign_on is not None,
         }
-        return _PAGES.TemplateResponse(request, "login.html", content, status_code=status, headers=headers)
+        return _PAGES.TemplateResponse(request, "login.html", content, status_code=status)
 
 
 def _target(path: str) -> str:

@@ -24,7 +24,7 @@ from node.web import studies, words
 from node.web.access import SEARCH
 from node.web.dependencies import Parts, WebParts
 from node.web.page import render
-from node.web.patients import LONGEST_SEARCH, sees_patients, show_patient
+from node.web.patients import LONGEST_SEARCH, readable, sees_patients, show_patient
 from node.web.studies import Worklist
 from node.web.users import audit_list, name_of
 
@@ -70,8 +70,8 @@ class _Asked:
             "q": wanted.uid,
             "finding": wanted.finding,
             "destination": wanted.destination,
-            "from": _dashed(wanted.since),
-            "to": _dashed(wanted.until),
+            "from": readable(wanted.since, "StudyDate"),
+            "to": readable(wanted.until, "StudyDate"),
             "sort": "" if _is_plain(wanted) else f"{'-' if wanted.is_reversed else ''}{wanted.order}",
             **changes,
         }
@@ -99,8 +99,8 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         "address": asked.address,
         "is_filtered": replace(asked.wanted, order=CHANGED, is_reversed=False, urgencies={}) != WorklistFilter()
         or asked.search,
-        "since": _dashed(asked.wanted.since),
-        "until": _dashed(asked.wanted.until),
+        "since": readable(asked.wanted.since, "StudyDate"),
+        "until": readable(asked.wanted.until, "StudyDate"),
         "sees_patients": sees,
         "patients": {uid: show_patient(rows) for uid, rows in found.items()},
         "columns": _COLUMNS,
@@ -186,10 +186,6 @@ def _refused(parts: WebParts, query: QueryParams, *, sees: bool) -> str:
     wrong = [name for name, values in known.items() if query.get(name, "") not in ("", *values)]
     wrong += [name for name in ("from", "to") if (day := query.get(name)) and not (sees and _DAY.fullmatch(day))]
     return f"This list cannot be filtered or sorted by such a value: {', '.join(wrong)}." if wrong else ""
-
-
-def _dashed(day: str) -> str:
-    return f"{day[:4]}-{day[4:6]}-{day[6:]}" if day else ""
 
 
 def _is_plain(wanted: WorklistFilter) -> bool:
