@@ -345,8 +345,7 @@ def _open_pages(opened: Running, parts: ExitStack) -> int:
     refusals = Refusals()
     access = Access(settings.http, settings.storage.directory, refusals=refusals)
     web = WebParts(
-        settings=settings,
-        destinations=lambda: opened.shared.settings.destinations,
+        in_force=lambda: opened.shared.settings,
         prompts=lambda: shared.prompts.current,
         spool=shared.spool,
         metrics=shared.metrics,
@@ -355,7 +354,6 @@ def _open_pages(opened: Running, parts: ExitStack) -> int:
         patients=Patients(character_set=settings.site.character_set, nobodys=settings.site.nobodys),
         intake=lambda: None if opened.receiving is None else opened.receiving.listener.intake,
         answerer=lambda: opened.answerer,
-        in_force=lambda: opened.shared.settings,
         troubles=LastTroubles(lambda: troubles(opened.shared.settings)),
     )
     with opening("http.port", settings.http.host, settings.http.port):

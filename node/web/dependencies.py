@@ -18,7 +18,6 @@ from node.metrics import Metrics
 from node.prompt_set import PromptSet
 from node.read.model import OpenModel
 from node.receive.intake import Intake
-from node.settings.destinations import DestinationSettings
 from node.store.spool import Spool
 from node.web.look_files import Looks
 from node.web.patients import Searches
@@ -32,7 +31,7 @@ _MOST_STREAMS: Final = 16
 class WebParts:
     """The parts of a process that its pages use.
 
-    destinations, prompts: those in force at this moment
+    in_force, prompts: the settings and prompts in force at this moment
     intake: stores objects that are submitted; None in a process that does not receive
     answerer: answers questions about films; None in a process that does not read, and until its model is open
     model: this process's model; None while it is not open, and in a process that does not read
@@ -41,16 +40,14 @@ class WebParts:
     rate: how many questions one user may ask, about any film: 30 at once, and two a second
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
-    in_force: the settings as the last reload left them; None: they are never reloaded
     troubles: returns the node's current troubles; see `health.troubles`
     searches: the users' searches of the worklist
     """
 
-    settings: Settings
+    in_force: Callable[[], Settings]
     spool: Spool
     metrics: Metrics
     prompts: Callable[[], PromptSet]
-    destinations: Callable[[], Sequence[DestinationSettings]] = tuple
     intake: Callable[[], Intake | None] = lambda: None
     answerer: Callable[[], QuestionAnswerer | None] = lambda: None
     model: Callable[[], OpenModel | None] = lambda: None
@@ -60,9 +57,13 @@ class WebParts:
     rate: RateLimit = field(default_factory=lambda: RateLimit(burst=30, seconds=0.5))
     moved: RateLimit = field(default_factory=lambda: RateLimit(burst=1, seconds=60.0))
     patients: Patients = field(default_factory=Patients)
-    in_force: Callable[[], Settings] | None = None
     troubles: Callable[[], Sequence[Trouble]] = tuple
     searches: Searches = field(default_factory=Searches)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.in_force()
 
 
 def _of(request: Request) -> WebParts:

@@ -144,7 +144,7 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
     try:
         with closing(Client(database.open_executor_database(parts.settings.storage))) as client:
             question = answer_steps.stored_question(parts.spool, study_uid, question_id)
-            answer_steps.take(parts.spool, question, destinations=parts.destinations())
+            answer_steps.take(parts.spool, question, destinations=parts.settings.destinations)
             client.run_answer(study_uid, question_id)
     except InputError as error:
         raise Problem(409, str(error)) from error

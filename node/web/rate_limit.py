@@ -7,19 +7,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Final
 
 MOST_KEYS: Final = 10_000
 _NETWORK_BITS: Final = 64
-
-
-@dataclass(slots=True, kw_only=True)
-class _Bucket:
-    """tokens: how many there were at the time `at`."""
-
-    tokens: float
-    at: float
 
 
 class RateLimit:
@@ -30,7 +21,8 @@ class RateLimit:
 
     def __init__(self, *, burst: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._burst, self._seconds, self._clock = burst, seconds, clock
-        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
+        self._full_at: OrderedDict[Hashable, float] = OrderedDict()
+        """When each key has all of its tokens again."""
         self._changing = threading.Lock()
 
     def take(self, key: Hashable, count: int = 1) -> float:
@@ -40,27 +32,24 @@ class RateLimit:
         """
         wanted = min(count, self._burst)
         with self._changing:
-            bucket = self._filled(key)
-            if bucket.tokens < wanted:
-                return (wanted - bucket.tokens) * self._seconds
-            bucket.tokens -= wanted
-            return 0.0
+            now = self._clock()
+            wait = self._wait(key, wanted, now)
+            if not wait:
+                self._full_at[key] = max(self._full_at[key], now) + wanted * self._seconds
+            return wait
 
     def seconds_left(self, key: Hashable) -> float:
         """Return the seconds until the next token of a key; 0 if it has one."""
         with self._changing:
-            return max(0.0, 1 - self._filled(key).tokens) * self._seconds
+            return self._wait(key, 1, self._clock())
 
-    def _filled(self, key: Hashable) -> _Bucket:
-        """Return the bucket of a key with the tokens that it has now."""
-        now = self._clock()
-        bucket = self._buckets.setdefault(key, _Bucket(tokens=self._burst, at=now))
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > MOST_KEYS:
-            self._buckets.popitem(last=False)
-        bucket.tokens = min(bucket.tokens + (now - bucket.at) / self._seconds, self._burst)
-        bucket.at = now
-        return bucket
+    def _wait(self, key: Hashable, wanted: int, now: float) -> float:
+        """Return the seconds until a key has so many tokens, and remember that it was asked for."""
+        full_at = self._full_at.setdefault(key, now)
+        self._full_at.move_to_end(key)
+        if len(self._full_at) > MOST_KEYS:
+            self._full_at.popitem(last=False)
+        return max(0.0, full_at - now - (self._burst - wanted) * self._seconds)
 
 
 def network_of(host: str) -> str:

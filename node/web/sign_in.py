@@ -2,7 +2,7 @@
 
 Starlette keeps a session in a signed cookie: the user with the role, a random id, two times, and a sign of what let the
 user in. So a session survives a restart, and any process on the storage folder accepts it. A session that was ended is
-an empty file in a folder of all processes until it would end by itself; its name is a hash of the session's id.
+an empty file in a folder of all processes until it would end by itself; its name is the session's id.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Sessions:
             return None
         now = self._clock()
         is_over = now - session.seen > IDLE_SECONDS or now - session.began > LONGEST_SECONDS
-        return None if is_over or self._end_of(session).exists() else session
+        return None if is_over or (self._ended / session.id).exists() else session
 
     def renew(self, kept: MutableMapping[str, Any], session: Session) -> None:
         """Note that a session is in use, once a minute."""
@@ -118,10 +118,7 @@ class Sessions:
             with suppress(OSError):  # another process removes it
                 if time.time() - path.stat().st_mtime > LONGEST_SECONDS:
                     path.unlink(missing_ok=True)
-        self._end_of(session).touch(mode=0o600)
-
-    def _end_of(self, session: Session) -> Path:
-        return self._ended / hashlib.sha256(session.id.encode()).hexdigest()
+        (self._ended / session.id).touch(mode=0o600)
 
     def token(self, owner: str) -> str:
         """Return the token of an owner, which no other site can know; owner: a session's id, or another user."""

@@ -52,7 +52,7 @@ class Echo:
 @router.get("/system")
 def show_system(parts: Parts, request: Request) -> Response:
     """Show the state of the node."""
-    settings = _in_force(parts)
+    settings = parts.settings
     overview = ledger_queries.overview(settings.storage)
     about = {
         "destinations": settings.destinations,
@@ -76,7 +76,7 @@ def show_system(parts: Parts, request: Request) -> Response:
 @router.get("/system/settings")
 def show_settings(parts: Parts, request: Request) -> Response:
     """Show the settings in force as they would stand in node.toml, without secrets."""
-    return page.render(parts, request, "settings.html", {"settings": config.render(_in_force(parts))})
+    return page.render(parts, request, "settings.html", {"settings": config.render(parts.settings)})
 
 
 @router.get("/users")
@@ -95,7 +95,7 @@ def echo(
     parts: Parts, request: Request, name: Annotated[str, Path(max_length=200, description="name of the destination")]
 ) -> Echo:
     """Ask a destination whether it answers: by C-ECHO, or as its type does it. Sends no object."""
-    found = [destination for destination in _in_force(parts).destinations if destination.name == name]
+    found = [destination for destination in parts.settings.destinations if destination.name == name]
     if not found:
         raise Problem(404, "the settings have no such destination")
     log.get().info("destination.examined", destination=name, user=name_of(request))
@@ -105,10 +105,6 @@ def echo(
         is_good=all(check.state is not CheckState.FAULT for check in checks),
         lines=checks,
     )
-
-
-def _in_force(parts: WebParts) -> Settings:
-    return parts.settings if parts.in_force is None else parts.in_force()
 
 
 def _checks(settings: Settings, overview: ledger_queries.Overview) -> tuple[Check, ...]:

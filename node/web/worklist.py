@@ -105,7 +105,7 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         "patients": {uid: show_patient(rows) for uid, rows in found.items()},
         "columns": _COLUMNS,
         "findings": vocabulary.names(parts.prompts()),
-        "destinations": [destination.name for destination in parts.destinations()],
+        "destinations": [destination.name for destination in parts.settings.destinations],
         "longest_search": LONGEST_SEARCH,
         "pages": max(1, -(-listed.total // _PAGE_STUDIES)),
         "states": words.STUDY_STATES,
@@ -180,7 +180,7 @@ def _refused(parts: WebParts, query: QueryParams, *, sees: bool) -> str:
         return _NO_NAME_IN_ADDRESS if sees else _DIGITS_ALONE
     known = {
         "finding": vocabulary.names(parts.prompts()),
-        "destination": [destination.name for destination in parts.destinations()],
+        "destination": [destination.name for destination in parts.settings.destinations],
         "sort": [URGENT, *(f"{sign}{order}" for order in PATIENT_ORDERS if sees for sign in ("", "-"))],
     }
     wrong = [name for name, values in known.items() if query.get(name, "") not in ("", *values)]

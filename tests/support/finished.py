@@ -41,7 +41,7 @@ def parts_of(settings: Settings, spool: Spool | None = None, **others: object) -
     looks = Looks(spool.directory / "looks")
     looks.close()  # nothing is looked at for as long as would be cleaned up
     made: dict[str, Any] = {"looks": looks, "metrics": Metrics(), "prompts": lambda: PROMPTS}
-    return WebParts(settings=settings, spool=spool, **{**made, **others})
+    return WebParts(in_force=lambda: settings, spool=spool, **{**made, **others})
 
 
 def pages_of(

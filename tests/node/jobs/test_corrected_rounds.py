@@ -204,7 +204,7 @@ def read(tmp_path: Path) -> Iterator[Read]:
     looks = Looks(tmp_path / "looks")
     looks.close()
     built = application.build(
-        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+        WebParts(in_force=lambda: settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
     )
     client = TestClient(as_user(built), raise_server_exceptions=False)
     yield Read(client=client, settings=settings, spool=spool, film=film)

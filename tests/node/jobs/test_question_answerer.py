@@ -136,7 +136,7 @@ def pages_of(spool: Spool, answerer: QuestionAnswerer) -> ASGIApp:
     settings, looks = Settings(storage=StorageSettings(directory=spool.directory)), Looks(spool.directory / "looks")
     looks.close()
     parts = WebParts(
-        settings=settings,
+        in_force=lambda: settings,
         spool=spool,
         metrics=Metrics(),
         prompts=lambda: PROMPTS,

@@ -114,7 +114,7 @@ def test_a_page_of_a_study_that_goes_is_answered(
     looks = Looks(spool.directory / "looks")
     looks.close()
     built = application.build(
-        WebParts(settings=settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+        WebParts(in_force=lambda: settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
     )
     client = TestClient(as_user(built), raise_server_exceptions=False)
     assert client.get(path).status_code == 200

@@ -197,4 +197,4 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_an
         answerer.ask(film, [Question(prompt="Edema")], by="", source="dicom")
     stored = stored_question(limited.spool, STUDY, made["id"])
     with pytest.raises(InputError, match="rejected by the archive"):
-        answer_steps.take(limited.spool, stored, destinations=limited.parts.destinations())
+        answer_steps.take(limited.spool, stored, destinations=limited.parts.settings.destinations)

@@ -144,7 +144,8 @@ def test_a_page_has_no_button_that_its_user_may_not_use(parts: WebParts, path: s
 
 def test_users_are_listed_with_their_roles(parts: WebParts, tmp_path: Path) -> None:
     http = HttpSettings(password_file=users_in(tmp_path, "ada", "bob:reader", "<eve>:administrator"))
-    shown = client_as(replace(parts, settings=replace(parts.settings, http=http)), Role.ADMINISTRATOR).get("/users")
+    settings = replace(parts.settings, http=http)
+    shown = client_as(replace(parts, in_force=lambda: settings), Role.ADMINISTRATOR).get("/users")
 
     rows = re.findall(r"<tr><td>([^<]*)(?: <span[^/]*/span>)?</td><td>(\w+)</td></tr>", shown.text)
     assert rows == [("&lt;eve&gt;", "administrator"), ("ada", "administrator"), ("bob", "reader")]
