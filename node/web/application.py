@@ -31,7 +31,7 @@ from node.web import (
 from node.web.access import Access
 from node.web.dependencies import WebParts
 from node.web.request_body import BodyLimit
-from node.web.roles import require_role
+from node.web.users import require_role
 
 _BODIES: Final = {
     "/api/v1/instances": submit.MOST_BYTES,

@@ -19,7 +19,7 @@ from node.web.api import StudyUid
 from node.web.dependencies import Parts, WebParts
 from node.web.film_routes import AddressedFilm, FilmRoutes
 from node.web.problems import Problem, responses
-from node.web.question_request import Edges, box_of
+from node.web.questions import Edges, box_of
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])

@@ -35,8 +35,7 @@ from node.web.dependencies import Parts, WebParts
 from node.web.look_files import LookFile
 from node.web.page import refuse, render
 from node.web.problems import Problem, responses
-from node.web.question_request import NewLookWords, NewQuestions, box_of
-from node.web.questions import left, limit, model_of
+from node.web.questions import NewLookWords, NewQuestions, box_of, left, limit, model_of
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of
 from node.web.study_page import about_header

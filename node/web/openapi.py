@@ -17,8 +17,7 @@ from node.settings.http import HttpSettings
 from node.web import page, problems
 from node.web.dependencies import Parts
 from node.web.problems import ProblemDocument
-from node.web.roles import role_of
-from node.web.users import Role
+from node.web.users import Role, role_of
 
 _SCHEMES: Final = {
     "password": {"type": "http", "scheme": "basic", "description": "a user of http.password_file, for programs"},

@@ -1,17 +1,21 @@
-"""Questions about films over the interface for programs: by a prompt, by a box, or by both together."""
+"""Questions about films over the interface for programs: by a prompt, by a box, or by both together.
+
+A question that is none, or a box that is empty, gets 422; one that does not fit the film in question gets 409.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import Annotated, Final, TypeAlias
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, Field
 from starlette.requests import Request
 
-from models.contract import Question
+from models.contract import Box, Question
+from node.character_sets import visible
 from node.errors import AskerGone, InputError, RetryLater
 from node.jobs import answer_steps
 from node.jobs.executor import Client
@@ -28,7 +32,6 @@ from node.store.spool import Spool
 from node.web.dependencies import Parts, WebParts
 from node.web.film_routes import AddressedFilm, FilmRoutes
 from node.web.problems import Problem, responses
-from node.web.question_request import NewQuestions
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
@@ -37,7 +40,64 @@ routes = FilmRoutes(tag="questions")
 _NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
 
+_MOST_QUESTIONS: Final = 20
+LONGEST_PROMPT: Final = 300
+_Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+_EDGES: Final = "left, top, right, bottom, in pixels of the stored film"
+
+Edges: TypeAlias = Annotated[
+    tuple[_Edge, _Edge, _Edge, _Edge] | None,
+    BeforeValidator(lambda given: given.edges if isinstance(given, Box) else given),
+    Field(description=_EDGES),
+]
+"""A box by its edges; a `Box` is turned into them."""
 QuestionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="id of a question")]
+
+
+class NewQuestion(BaseModel):
+    """A question: a prompt, a box, or both together as one question."""
+
+    prompt: str | None = Field(default=None, max_length=LONGEST_PROMPT, description="words to search for")
+    box: Edges = None
+
+
+class NewQuestions(BaseModel):
+    """Questions about one film, each answered on its own."""
+
+    questions: Annotated[list[NewQuestion], Field(min_length=1, max_length=_MOST_QUESTIONS)]
+
+    def checked(self) -> list[Question]:
+        """Return the questions. Raises Problem if one asks nothing, or its box is empty."""
+        return [_question(question) for question in self.questions]
+
+
+class NewLookWords(BaseModel):
+    """A question in words, or a prompt; box: one on the film that it is about."""
+
+    text: Annotated[str, Field(max_length=LONGEST_PROMPT, pattern=r"\S")]
+    box: Edges = None
+
+    def as_prompt(self) -> Question:
+        """Return the words as a prompt. Raises Problem for an empty box."""
+        return Question(prompt=" ".join(visible(self.text).split()), box=box_of(self.box))
+
+
+def box_of(edges: tuple[float, float, float, float] | None) -> Box | None:
+    """Return a box by its edges. Raises Problem for an empty one."""
+    if edges is None:
+        return None
+    left, top, right, bottom = edges
+    try:
+        return Box(left=left, top=top, right=right, bottom=bottom)
+    except ValueError as error:
+        raise Problem(422, str(error)) from error
+
+
+def _question(new: NewQuestion) -> Question:
+    prompt = visible(new.prompt or "").strip() or None
+    if prompt is None and new.box is None:
+        raise Problem(422, "nothing was asked; give a prompt, a box, or both")
+    return Question(prompt=prompt, box=box_of(new.box))
 
 
 class AnsweredQuestions(BaseModel):

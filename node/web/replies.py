@@ -22,8 +22,7 @@ from node.web.api import UID_PATTERN
 from node.web.dependencies import Parts, WebParts
 from node.web.film_routes import AddressedFilm, FilmRoutes, film_of
 from node.web.problems import Problem, responses
-from node.web.question_request import NewLookWords, box_of
-from node.web.questions import ask_network, limit, model_of
+from node.web.questions import NewLookWords, ask_network, box_of, limit, model_of
 from node.web.users import audit, name_of
 
 routes = FilmRoutes(tag="questions")

@@ -31,7 +31,7 @@ from node.outputs.study_parts import divide
 from node.read import prompts
 from node.store import correction
 from node.web.corrections import NewCorrection
-from node.web.question_request import NewQuestions
+from node.web.questions import NewQuestions
 from tests.node.outputs.test_objects import ONE, written
 from tests.support import films, samples, validators
 

@@ -19,8 +19,7 @@ from models.progress import quiet
 from node.settings.http import HttpSettings
 from node.web import application
 from node.web.openapi import describe
-from node.web.roles import role_of
-from node.web.users import Role
+from node.web.users import Role, role_of
 from tests.drills.fuzz import requests
 from tests.support import processes
 from tests.support.finished import parts_of

@@ -22,8 +22,7 @@ from node.store.ledger import open_ledger
 from node.store.spool import Spool
 from node.web import application
 from node.web.dependencies import WebParts
-from node.web.roles import FOR_READERS, role_of
-from node.web.users import Role
+from node.web.users import FOR_READERS, Role, role_of
 from tests.support import films
 from tests.support.finished import pages_of, parts_of
 from tests.support.service import settings_for
