@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -19,6 +19,7 @@ from node.web.users import Role, user_of
 
 _FOLDER: Final = Path(__file__).parent
 STATIC: Final = _FOLDER / "static"
+_TEMPLATES: Final = Jinja2Templates(_FOLDER / "templates")
 
 
 def render(
@@ -40,7 +41,7 @@ def render(
         "troubles": parts.troubles(),
         "may_administer": user.role is Role.ADMINISTRATOR,
     }
-    return _templates().TemplateResponse(
+    return _TEMPLATES.TemplateResponse(
         request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}
     )
 
@@ -52,11 +53,6 @@ def _local(moment: datetime, *, zone: ZoneInfo) -> str:
 def _kept_together(text: str) -> str:
     """Let no line break part a number from its percent sign."""
     return text.replace(" %", "\xa0%")
-
-
-@cache
-def _templates() -> Jinja2Templates:
-    return Jinja2Templates(_FOLDER / "templates")
 
 
 def refuse(parts: WebParts, request: Request, status: int, text: str, *, back: str = "/") -> Response:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from models.contract import Box, Question
 from node.character_sets import visible
+from node.dicom.marked_question import LONGEST_PROMPT
 from node.errors import AskerGone, InputError, RetryLater
 from node.jobs import answer_steps
 from node.jobs.executor import Client
@@ -41,7 +42,6 @@ _NO_MODEL = "this process has no model, or is still opening it; ask one that rea
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
 
 _MOST_QUESTIONS: Final = 20
-LONGEST_PROMPT: Final = 300
 _Edge = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 _EDGES: Final = "left, top, right, bottom, in pixels of the stored film"
 

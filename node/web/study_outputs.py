@@ -54,12 +54,13 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
             if output.sop_instance_uid in yielded:
                 continue
             yielded.add(output.sop_instance_uid)
+            is_of_part = not output.subject.film and output.part != NO_PART
             yield StudyOutput(
                 kind=output.kind,
                 uid=output.sop_instance_uid,
                 film=output.subject.film,
                 about=output.subject.about,
-                films=tuple(sorted(mark.films_beside(output))) if mark.parts and _is_of_part(output) else (),
+                films=tuple(sorted(mark.films_beside(output))) if mark.parts and is_of_part else (),
                 round=mark.number,
                 version=versions[output.sop_instance_uid],
                 question="",
@@ -99,10 +100,6 @@ def _versions(rounds: Iterable[RoundMark]) -> dict[str, int]:
 def _document(output: OutputObject) -> tuple[str, Subject, int]:
     """Return the document of which an output is a version: all forms of a report are one document."""
     return "report" if output.kind in FORMS else output.kind, output.subject, output.part
-
-
-def _is_of_part(output: OutputObject) -> bool:
-    return not output.subject.film and output.part != NO_PART
 
 
 def find_output(spool: Spool, uid: str) -> tuple[OutputObject, bytes | None] | None:

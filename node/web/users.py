@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection, Request
 
 from node import log
+from node.domain import is_uid
 from node.net.callers import address_of
 from node.web.problems import Problem
 from node.web.rate_limit import network_of
@@ -45,7 +46,6 @@ PROXY: Final = "trusted_proxy"
 """The key of a request's scope for the address of the trusted proxy that sent it; "" if none did."""
 
 _OF_PROXIES: Final = ("forwarded", "via", "x-real-ip")
-_UID: Final = re.compile(r"[0-9.]{1,64}")
 _NAME: Final = re.compile(r"[^\s:](?:[^:]{0,126}[^\s:])?")
 
 
@@ -182,7 +182,7 @@ def audit(
     """
     user = user_of(connection)
     uids = {"study": study, "sop_instance_uid": sop_instance_uid}
-    known = {name: uid for name, uid in uids.items() if uid is not None and _UID.fullmatch(uid)}
+    known = {name: uid for name, uid in uids.items() if uid is not None and is_uid(uid)}
     if reason is not None:
         known["reason"] = reason
     log.get().info(event, user=user.name, host=user.host, outcome=outcome, **known)

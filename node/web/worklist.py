@@ -64,6 +64,7 @@ class _Asked:
     def address(self, **changes: str | int) -> str:
         """Return the address of this page with some keys changed; another filter or order begins at its first page."""
         wanted = self.wanted
+        order = f"{'-' if wanted.is_reversed else ''}{wanted.order}"
         keys: dict[str, str | int] = {
             "search": self.search,
             "state": wanted.state,
@@ -72,7 +73,7 @@ class _Asked:
             "destination": wanted.destination,
             "from": readable(wanted.since, "StudyDate"),
             "to": readable(wanted.until, "StudyDate"),
-            "sort": "" if _is_plain(wanted) else f"{'-' if wanted.is_reversed else ''}{wanted.order}",
+            "sort": "" if order == CHANGED else order,
             **changes,
         }
         query = urlencode({name: value for name, value in keys.items() if value != ""})
@@ -186,7 +187,3 @@ def _refused(parts: WebParts, query: QueryParams, *, sees: bool) -> str:
     wrong = [name for name, values in known.items() if query.get(name, "") not in ("", *values)]
     wrong += [name for name in ("from", "to") if (day := query.get(name)) and not (sees and _DAY.fullmatch(day))]
     return f"This list cannot be filtered or sorted by such a value: {', '.join(wrong)}." if wrong else ""
-
-
-def _is_plain(wanted: WorklistFilter) -> bool:
-    return wanted.order == CHANGED and not wanted.is_reversed
