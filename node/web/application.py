@@ -12,7 +12,6 @@ from node.dicom.identity import VERSION
 from node.web import (
     api,
     corrections,
-    film_routes,
     findings,
     looks,
     openapi,
@@ -60,7 +59,7 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(findings.router)
-    for routes in (film_routes.routes, questions.routes, replies.routes, corrections.routes):
+    for routes in (api.routes, questions.routes, replies.routes, corrections.routes):
         for router in routes.routers:
             application.include_router(router)
     application.include_router(corrections.router)

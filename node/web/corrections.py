@@ -15,9 +15,8 @@ from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
-from node.web.api import StudyUid
+from node.web.api import AddressedFilm, FilmRoutes, StudyUid
 from node.web.dependencies import Parts, WebParts
-from node.web.film_routes import AddressedFilm, FilmRoutes
 from node.web.problems import Problem, responses
 from node.web.questions import Edges, box_of
 from node.web.users import audit, name_of

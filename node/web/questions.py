@@ -30,8 +30,8 @@ from node.store import questions as kept
 from node.store.ledger import is_away
 from node.store.received import Instance
 from node.store.spool import Spool
+from node.web.api import AddressedFilm, FilmRoutes
 from node.web.dependencies import Parts, WebParts
-from node.web.film_routes import AddressedFilm, FilmRoutes
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 

@@ -18,9 +18,8 @@ from node.jobs.patients import NOT_IN_ORDER, EarlierFilm, compare_films, obstacl
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.study_facts import require_valid
-from node.web.api import UID_PATTERN
+from node.web.api import UID_PATTERN, AddressedFilm, FilmRoutes, film_of
 from node.web.dependencies import Parts, WebParts
-from node.web.film_routes import AddressedFilm, FilmRoutes, film_of
 from node.web.problems import Problem, responses
 from node.web.questions import NewLookWords, ask_network, box_of, limit, model_of
 from node.web.users import audit, name_of
