@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from node.web.problems import problem_response
+from node.web.problems import Problem, problem_response
 
 MIB: Final = 1024 * 1024
 _USUAL_BYTES: Final = 256 * 1024
@@ -81,10 +81,6 @@ def _too_long(limit: int) -> str:
     return f"the body of this request exceeds {amount}; send less at a time"
 
 
-class NotRelated(ValueError):
-    """A body that is not multipart with this boundary."""
-
-
 class _State(Enum):
     PREAMBLE = auto()
     HEADERS = auto()
@@ -93,7 +89,7 @@ class _State(Enum):
 
 
 class RelatedParts:
-    """The parts of one body, for one thread at a time. Raises NotRelated for a boundary that no body may have.
+    """The parts of one body, for one thread at a time. Raises Problem for a boundary that no body may have.
 
     begin, add, keep: called at the start of a part, with each piece of its content, and at its end
     """
@@ -102,7 +98,7 @@ class RelatedParts:
         self, boundary: bytes, *, begin: Callable[[], None], add: Callable[[bytes], None], keep: Callable[[], None]
     ) -> None:
         if not 0 < len(boundary) <= _LONGEST_BOUNDARY:
-            raise NotRelated("the boundary in the Content-Type is missing or too long")
+            raise Problem(400, "the boundary in the Content-Type is missing or too long")
         self._begin, self._add, self._keep = begin, add, keep
         self._state = _State.PREAMBLE
         self._delimiter = re.compile(rb"\n--" + re.escape(boundary) + rb"(--)?[ \t]*(\r?\n)")
@@ -110,16 +106,16 @@ class RelatedParts:
         self._has_returns = True
 
     def write(self, piece: bytes) -> None:
-        """Parse the next bytes of the body. Raises NotRelated, and the errors of what it calls."""
+        """Parse the next bytes of the body. Raises Problem, and the errors of what it calls."""
         self._waiting += piece
         while self._step():
             pass
 
     def end(self) -> None:
-        """Take the end of the body. Raises NotRelated if that is within a part."""
+        """Take the end of the body. Raises Problem if that is within a part."""
         self.write(b"\r\n")  # the last line may lack it
         if self._state in (_State.HEADERS, _State.CONTENT):
-            raise NotRelated("the body ends within a part; send it again")
+            raise Problem(400, "the body ends within a part; send it again")
 
     def _step(self) -> bool:
         """Parse as far as possible; false if more bytes are needed."""
@@ -132,7 +128,7 @@ class RelatedParts:
         found = _END_OF_HEADERS.search(self._waiting)
         if found is None:
             if len(self._waiting) > _LONGEST_HEADERS:
-                raise NotRelated("the headers of a part are too long")
+                raise Problem(400, "the headers of a part are too long")
             return False
         end = found.end()
         del found, self._waiting[:end]  # a match holds the bytes that it was found in

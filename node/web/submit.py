@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import anyio.to_thread
 from fastapi import APIRouter, Query
@@ -23,7 +23,7 @@ from node.store.received import Instance
 from node.web import request_body
 from node.web.dependencies import Parts
 from node.web.problems import Problem, responses
-from node.web.request_body import MIB, NotRelated, RelatedParts
+from node.web.request_body import MIB, RelatedParts
 from node.web.users import audit
 
 MOST_BYTES: Final = 512 * MIB
@@ -41,6 +41,12 @@ _BODY: Final[dict[str, object]] = {
 _ANSWERS: Final[dict[int | str, dict[str, object]]] = {
     status: {"description": text, "content": {_JSON: {"schema": {"type": "object"}}}}
     for status, text in ((200, "all are stored"), (202, "some are stored"), (409, "none is stored"))
+}
+
+_DESCRIBED: Final[dict[str, Any]] = {
+    "response_class": Response,
+    "openapi_extra": _BODY,
+    "responses": {**responses(403, 415, 422, 503), **_ANSWERS},
 }
 
 
@@ -93,12 +99,7 @@ class _Submission:
             return
         if kind != _RELATED.encode() or options.get(b"type", b"").lower() != _DICOM.encode():
             raise Problem(415, f'send {_DICOM}, or {_RELATED}; type="{_DICOM}"')
-        try:
-            self._parser = RelatedParts(
-                options.get(b"boundary", b""), begin=self._begin, add=self._add, keep=self._keep
-            )
-        except NotRelated as error:
-            raise Problem(400, str(error)) from error
+        self._parser = RelatedParts(options.get(b"boundary", b""), begin=self._begin, add=self._add, keep=self._keep)
 
     def write(self, part: bytes) -> None:
         """Take a part of the body. Raises Problem."""
@@ -107,8 +108,6 @@ class _Submission:
                 self._add(part)
             else:
                 self._parser.write(part)
-        except NotRelated as error:
-            raise Problem(400, str(error)) from error
         except TooLong as error:
             raise Problem(413, str(error)) from error
 
@@ -117,10 +116,7 @@ class _Submission:
         if self._parser is None:
             self._keep()
             return
-        try:
-            self._parser.end()
-        except NotRelated as error:
-            raise Problem(400, str(error)) from error
+        self._parser.end()
         if not self._count:
             raise Problem(400, f"the body is not {_RELATED} with this boundary, or has no part (RFC 2387)")
 
@@ -163,18 +159,8 @@ class _Submission:
 router = APIRouter(prefix="/api/v1", tags=["submit"])
 
 
-@router.post(
-    "/instances",
-    response_class=Response,
-    openapi_extra=_BODY,
-    responses={**responses(403, 415, 422, 503), **_ANSWERS},
-)
-@router.post(
-    "/dicomweb/studies",
-    response_class=Response,
-    openapi_extra=_BODY,
-    responses={**responses(403, 415, 422, 503), **_ANSWERS},
-)
+@router.post("/instances", **_DESCRIBED)
+@router.post("/dicomweb/studies", **_DESCRIBED)
 async def submit(
     parts: Parts,
     request: Request,
