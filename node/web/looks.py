@@ -21,7 +21,7 @@ from models.contract import Question
 from node.answers.questions import Topic, is_plain_prompt, understand
 from node.answers.replies import Reply, answer, for_network
 from node.domain import Film, derive_uid
-from node.errors import AskerGone, InputError, Undecodable
+from node.errors import InputError, Undecodable
 from node.net.http_connections import has_left
 from node.outputs import report_json
 from node.outputs.asked_question import answer_to_json
@@ -35,7 +35,7 @@ from node.web.dependencies import Parts, WebParts
 from node.web.look_files import LookFile
 from node.web.page import refuse, render
 from node.web.problems import Problem, responses
-from node.web.questions import NewLookWords, NewQuestions, box_of, left, limit, model_of
+from node.web.questions import NewLookWords, NewQuestions, box_of, limit, model_of
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of
 from node.web.study_page import about_header
@@ -213,8 +213,6 @@ def _asked(
     try:
         with parts.looks.turn(), while_wanted(lambda: has_left(request.scope)):
             answers = open_film.ask(look.path, questions, reader=model.reader, prompts=model.prompts)
-    except AskerGone as error:
-        raise left() from error
     except InputError as error:
         raise Problem(409, _without_path(error, look.path)) from error
     except FileNotFoundError as error:

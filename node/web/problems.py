@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from node import log
-from node.errors import NodeError, where
+from node.errors import AskerGone, NodeError, where
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -73,6 +73,10 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
     async def refuse_input(_request: Request, error: Exception) -> Response:
         return problem_response(422, "; ".join(map(_mistake, cast(RequestValidationError, error).errors())))
 
+    async def leave(_request: Request, _error: Exception) -> Response:
+        # Of a client that has closed its sending direction; a disconnected one gets no answer.
+        return problem_response(503, "the connection was closed before the answer; keep it open, and ask again")
+
     async def fail(request: Request, error: Exception) -> Response:
         log.get().error("page.failed", path=str(request.scope.get("route", "")), reason=where(error))
         if isinstance(error, NodeError):
@@ -81,6 +85,7 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
 
     application.add_exception_handler(Problem, refuse)
     application.add_exception_handler(RequestValidationError, refuse_input)
+    application.add_exception_handler(AskerGone, leave)
     application.add_exception_handler(NodeError, fail)
     application.add_exception_handler(Exception, fail)
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from models.contract import Box, Question
 from node.character_sets import visible
 from node.dicom.marked_question import LONGEST_PROMPT
-from node.errors import AskerGone, InputError, RetryLater
+from node.errors import InputError, RetryLater
 from node.jobs import answer_steps
 from node.jobs.executor import Client
 from node.jobs.question_answerer import questions_of
@@ -180,18 +180,11 @@ def ask_network(
         made = answerer.ask(
             film, questions, by=name_of(request), source=source, is_gone=lambda: has_left(request.scope)
         )
-    except AskerGone as error:
-        raise left() from error
     except InputError as error:
         raise Problem(409, str(error)) from error
     except RetryLater as error:
         raise Problem(503, str(error), headers={"Retry-After": "2"}) from error
     return [_entry(question, parts.spool) for question in made]
-
-
-def left() -> Problem:
-    """Return the response for a client that has closed its sending direction; a disconnected one gets none."""
-    return Problem(503, "the connection was closed before the answer; keep it open, and ask again")
 
 
 @router.post("/questions/{question_id}/send", status_code=202, responses=responses(404, 409, 422, 503))
