@@ -14,7 +14,7 @@ from typing import Annotated, BinaryIO, Final
 import anyio.to_thread
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from models.contract import Question
@@ -96,24 +96,18 @@ async def look_at(parts: Parts, request: Request) -> LookAnswer:
     suffix = _SUFFIXES.get(request.headers.get("content-type", "").partition(";")[0].strip().lower())
     if suffix is None:
         raise Problem(415, f"send one of {', '.join(_SUFFIXES)}")
-    if not parts.spool.has_room:
-        raise Problem(503, "the disk is below its reserve; try again later")
     try:
         file, path = parts.looks.create(suffix)
     except OSError as error:
         raise Problem(503, "the file cannot be written; check the disk") from error
-    is_added = False
     try:
         with file:
             await request_body.take(request, lambda part: _write(parts, file, part))
         film = await anyio.to_thread.run_sync(_read, parts, path, model)
-        look = parts.looks.add(path, film)
-        is_added = True
-    except ClientDisconnect as error:
-        raise Problem(400, "the connection was lost within the body") from error
-    finally:
-        if not is_added:
-            path.unlink(missing_ok=True)
+    except BaseException:  # also of a request that is cancelled
+        path.unlink(missing_ok=True)
+        raise
+    look = parts.looks.add(path, film)
     audit(request, "film.viewed", study=None, sop_instance_uid=film.source)
     identity = model.reader.identity
     return LookAnswer(

@@ -14,8 +14,7 @@ from typing import Final
 
 import anyio.to_thread
 from starlette.datastructures import Headers
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.web.problems import Problem, problem_response
@@ -55,7 +54,7 @@ class BodyLimit:
             message = await receive()
             count += len(message.get("body", b""))
             if count > limit:
-                raise HTTPException(413, _too_long(limit))
+                raise Problem(413, _too_long(limit))
             return message
 
         await self._application(scope, counted, send)
@@ -64,14 +63,17 @@ class BodyLimit:
 async def take(request: Request, write: Callable[[bytes], None]) -> None:
     """Hand the body of a request to `write` in pieces of about 1 MiB; it is called in a thread of the pool.
 
-    Raises ClientDisconnect when the client goes before the end, HTTPException 413 for a body that is too long.
+    Raises Problem when the client goes before the end, and for a body that is too long.
     """
     waiting = bytearray()
-    async for part in request.stream():
-        waiting += part
-        if len(waiting) >= _PIECE_BYTES:
-            await anyio.to_thread.run_sync(write, bytes(waiting))
-            waiting.clear()
+    try:
+        async for part in request.stream():
+            waiting += part
+            if len(waiting) >= _PIECE_BYTES:
+                await anyio.to_thread.run_sync(write, bytes(waiting))
+                waiting.clear()
+    except ClientDisconnect as error:
+        raise Problem(400, "the connection was lost within the body") from error
     if waiting:
         await anyio.to_thread.run_sync(write, bytes(waiting))
 

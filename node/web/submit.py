@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import anyio.to_thread
 from fastapi import APIRouter, Query
 from python_multipart.multipart import parse_options_header
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from node.dicom.file_head import FileMeta
@@ -174,8 +174,6 @@ async def submit(
     try:
         await request_body.take(request, submission.write)
         await anyio.to_thread.run_sync(submission.end)
-    except ClientDisconnect as error:
-        raise Problem(400, "the connection was lost within the body") from error
     finally:
         submission.discard()
         submission.tell()
