@@ -76,12 +76,7 @@ class Finished:
         self.bench.steps = replace(steps, pipeline=replace(pipeline, films=replace(pipeline.films, reader=reader)))
         model = OpenModel(reader=reader, prompts=PROMPTS)
         answerer = QuestionAnswerer(self.spool, model, self.bench.metrics)
-        reads = {
-            "metrics": self.bench.metrics,
-            "model": lambda: model,
-            "answerer": lambda: answerer,
-            "destinations": lambda: self.settings.destinations,
-        }
+        reads = {"metrics": self.bench.metrics, "model": lambda: model, "answerer": lambda: answerer}
         self.parts = parts_of(self.settings, self.spool, **{**reads, **others})
 
     def read(self, *received: Dataset) -> list[Delivery]:
