@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, Protocol
+from typing import Annotated, ClassVar, Final, Literal, Protocol
 from urllib.parse import urlsplit
 
 from models.documents import Rule, refuse
@@ -107,11 +107,8 @@ class Hl7Destination:
     answer_seconds: _AnswerSeconds = 30.0
     give_up_hours: _GiveUpHours = 72.0
     tls: TlsSettings | None = None
-
-    @property
-    def storage_commitment(self) -> bool:
-        """An information system confirms nothing but the message itself."""
-        return False
+    storage_commitment: ClassVar[bool] = False
+    """An information system confirms nothing but the message itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +178,8 @@ class FhirDestination(WebDestination):
     outputs: Several[Annotated[str, one_of("fhir")]] = ("fhir",)
     patient_system: str = ""
     accession_system: str = ""
-
-    @property
-    def storage_commitment(self) -> bool:
-        """A FHIR server confirms nothing but the bundle itself."""
-        return False
+    storage_commitment: ClassVar[bool] = False
+    """A FHIR server confirms nothing but the bundle itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

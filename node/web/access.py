@@ -33,7 +33,7 @@ from node.settings.rules import is_loopback
 from node.web import passwords, single_sign_on
 from node.web.passwords import Busy, Passwords
 from node.web.problems import Problem, problem_response
-from node.web.sign_in import LOGIN, LOGOUT, SCHEMES, SignIn
+from node.web.sign_in import LOGIN, LOGOUT, SignIn
 from node.web.users import PROXY, Means, Role, User, client_of, is_forwarded, is_user_name
 
 MACHINE_PATHS: Final = ("/metrics", "/live", "/ready")
@@ -157,7 +157,9 @@ class Access:
             raise Forbidden(400, "host", "the node is not known by this name; add it to http.hosts")
         own = {f"{url.scheme}://{url.netloc}"}
         if is_of_proxy:  # it may replace Host and hide the scheme
-            own |= {f"{scheme}://{name}" for scheme in SCHEMES for name in (url.netloc, *self._settings.hosts)}
+            own |= {
+                f"{scheme}://{name}" for scheme in ("http", "https") for name in (url.netloc, *self._settings.hosts)
+            }
         if _is_of_other_site(request, {origin.lower() for origin in own}):
             raise Forbidden(403, "other_site", "another site may not send this request")
 

@@ -35,7 +35,6 @@ from node.web.single_sign_on import Refused, SingleSignOn
 from node.web.users import Role, client_of
 
 LOGIN, LOGOUT = "/login", "/logout"
-SCHEMES: Final = ("http", "https")
 IDLE_SECONDS: Final = 30 * 60
 LONGEST_SECONDS: Final = 8 * 3600
 _RENEW_SECONDS: Final = 60

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Form
+from fastapi import APIRouter
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -31,6 +31,8 @@ from node.web.users import audit_list, name_of
 _PAGE_STUDIES: Final = 50
 _MOST_PAGES: Final = 200_000
 _LONGEST_UID: Final = 64
+_FIELDS: Final = ("state", "finding", "destination", "from", "to", "sort")
+_MOST_FIELDS: Final = 20
 _NOTHING: Final = Worklist(studies=(), total=0)
 _ENDED: Final = "The node has forgotten this search, as it does at each start. Type it again."
 _NO_NAME_IN_ADDRESS: Final = "An address may not name a patient. Type what you search for in the field above."
@@ -120,27 +122,14 @@ def show_worklist(parts: Parts, request: Request) -> Response:
     return render(parts, request, "worklist.html", about)
 
 
-_Field = Annotated[str, Form()]
-
-
 @router.post(SEARCH)
-def search(
-    parts: Parts,
-    request: Request,
-    text: _Field = "",
-    state: _Field = "",
-    finding: _Field = "",
-    destination: _Field = "",
-    since: Annotated[str, Form(alias="from")] = "",
-    until: Annotated[str, Form(alias="to")] = "",
-    sort: _Field = "",
-) -> Response:
+async def search(parts: Parts, request: Request) -> Response:
     """Store the query under a random name, and redirect to the worklist with this name in its address."""
+    async with request.form(max_fields=_MOST_FIELDS, max_files=0) as form:
+        text, *values = (str(form.get(name, "")) for name in ("text", *_FIELDS))
     name = parts.searches.keep(text, user=name_of(request)) if sees_patients(request, parts.settings.http) else ""
-    keys = {"search": name, "state": state, "finding": finding, "destination": destination}
-    query = urlencode(
-        {key: value for key, value in {**keys, "from": since, "to": until, "sort": sort}.items() if value}
-    )
+    keys = {"search": name, **dict(zip(_FIELDS, values, strict=True))}
+    query = urlencode({key: value for key, value in keys.items() if value})
     return RedirectResponse(f"/?{query}" if query else "/", status_code=303)
 
 
