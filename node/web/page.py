@@ -25,7 +25,7 @@ _TEMPLATES: Final = Jinja2Templates(_FOLDER / "templates")
 def render(
     parts: WebParts, request: Request, template: str, about: Mapping[str, object], *, status: int = 200
 ) -> Response:
-    """Fill a template; about: its own values. The page must not be cached: it may name a patient."""
+    """Fill a template; about: its own values. `Access` lets nobody cache the page, which may name a patient."""
     user = user_of(request)
     common = {
         "program": identity.PROGRAM,
@@ -41,9 +41,7 @@ def render(
         "troubles": parts.troubles(),
         "may_administer": user.role is Role.ADMINISTRATOR,
     }
-    return _TEMPLATES.TemplateResponse(
-        request, template, {**common, **about}, status_code=status, headers={"Cache-Control": "no-store"}
-    )
+    return _TEMPLATES.TemplateResponse(request, template, {**common, **about}, status_code=status)
 
 
 def _local(moment: datetime, *, zone: ZoneInfo) -> str:

@@ -9,7 +9,6 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
@@ -20,23 +19,6 @@ from node.web.users import is_forwarded, name_of, user_of
 
 LONGEST_SEARCH: Final = 100
 _MOST_SEARCHES: Final = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownPatient:
-    """Whom a study names, as a page writes it.
-
-    others: how many other patients or requests its films name; is_alone: whether all of them are of one patient
-    """
-
-    name: str
-    patient_id: str
-    accession: str
-    study_date: str
-    modality: str
-    station: str
-    others: int
-    is_alone: bool
 
 
 class Searches:
@@ -74,21 +56,9 @@ def sees_patients(request: Request, settings: HttpSettings) -> bool:
     return settings.show_patient and user_of(request).means == "local" and not is_forwarded(request.headers)
 
 
-def show_patient(rows: Sequence[PatientRow]) -> ShownPatient | None:
-    """Return the patient of a study; None if unknown."""
-    if not rows:
-        return None
-    first = rows[0]
-    return ShownPatient(
-        name=readable(first.name, "PatientName"),
-        patient_id=first.patient_id,
-        accession=first.accession,
-        study_date=readable(first.study_date, "StudyDate"),
-        modality=first.modality,
-        station=first.station,
-        others=len(rows) - 1,
-        is_alone=len({(row.patient_id, row.issuer, "" if row.patient_id else row.name) for row in rows}) == 1,
-    )
+def are_of_one(rows: Sequence[PatientRow]) -> bool:
+    """Return whether all films of a study are of one patient; rows: those of the study."""
+    return len({(row.patient_id, row.issuer, "" if row.patient_id else row.name) for row in rows}) == 1
 
 
 def readable(value: str, keyword: str) -> str:

@@ -102,7 +102,7 @@ def download_statistics(parts: Parts, request: Request) -> Response:
         return page.refuse(parts, request, 422, period.refused, back="/statistics")
     found = _counted(parts, request, period)
     name = f"statistics-{period.first}-{period.last}.csv"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(
         as_csv(found, vocabulary.names(parts.prompts())), media_type="text/csv; charset=utf-8", headers=headers
     )

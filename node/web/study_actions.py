@@ -23,7 +23,7 @@ from node.store.worklist import patients_of
 from node.web import page
 from node.web.api import StudyUid
 from node.web.dependencies import Parts
-from node.web.patients import sees_patients, show_patient
+from node.web.patients import readable, sees_patients
 from node.web.problems import Problem, responses
 from node.web.users import audit
 
@@ -70,14 +70,15 @@ def show_choices(parts: Parts, request: Request, uid: str) -> Response:
     with open_ledger(parts.settings.storage) as ledger:
         waiting = study_actions.waiting(ledger, uid)
     sees = sees_patients(request, parts.settings.http)
-    patient = show_patient(patients_of(parts.settings.storage, [uid]).get(uid, [])) if sees else None
+    patients = patients_of(parts.settings.storage, [uid]).get(uid, []) if sees else []
     audit(request, "study.viewed", study=uid)
     about = {
         "uid": uid,
         "films": len(instances),
         "undelivered": len(waiting),
         "by_destination": Counter(delivery.destination for delivery in waiting),
-        "patient": patient,
+        "patient": next(iter(patients), None),
+        "readable": readable,
         "removal": _REMOVAL,
         "reading": _READING,
     }

@@ -24,7 +24,7 @@ from node.web import studies, words
 from node.web.access import SEARCH
 from node.web.dependencies import Parts, WebParts
 from node.web.page import render
-from node.web.patients import LONGEST_SEARCH, readable, sees_patients, show_patient
+from node.web.patients import LONGEST_SEARCH, are_of_one, readable, sees_patients
 from node.web.studies import Worklist
 from node.web.users import audit_list, name_of
 
@@ -105,7 +105,9 @@ def show_worklist(parts: Parts, request: Request) -> Response:
         "since": readable(asked.wanted.since, "StudyDate"),
         "until": readable(asked.wanted.until, "StudyDate"),
         "sees_patients": sees,
-        "patients": {uid: show_patient(rows) for uid, rows in found.items()},
+        "patients": found,
+        "are_of_one": are_of_one,
+        "readable": readable,
         "columns": _COLUMNS,
         "findings": vocabulary.names(parts.prompts()),
         "destinations": [destination.name for destination in parts.settings.destinations],
