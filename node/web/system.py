@@ -17,7 +17,6 @@ from starlette.responses import Response
 
 from node import config, log
 from node.check_result import Check, CheckState, run_check
-from node.config import Settings
 from node.domain import DELIVERY_STATES, STUDY_STATES, DeliveryState
 from node.errors import ConfigError, InputError
 from node.health.checks import check_certificates, check_clock, check_room, examine
@@ -61,7 +60,11 @@ def show_system(parts: Parts, request: Request) -> Response:
         "refused": callers.read_all(settings.storage.directory)[::-1],
         "to_do": partial(callers.to_do, own_title=settings.listener.ae_title),
         "settings_for": callers.settings_for,
-        "checks": _checks(settings, overview),
+        "checks": (  # as `doctor` does
+            *run_check("storage", lambda: (check_room(settings.storage),)),
+            *run_check("certificates", lambda: check_certificates(settings)),
+            *run_check("clock", lambda: check_clock(settings, last_change=overview.last_change)),
+        ),
         "studies": {state: overview.studies.get(state, 0) for state in STUDY_STATES},
         "overview": overview,
         "moment": ledger_queries.moment,
@@ -104,15 +107,6 @@ def echo(
         destination=name,
         is_good=all(check.state is not CheckState.FAULT for check in checks),
         lines=checks,
-    )
-
-
-def _checks(settings: Settings, overview: ledger_queries.Overview) -> tuple[Check, ...]:
-    """Look at disk, certificates and clock as `doctor` does."""
-    return (
-        *run_check("storage", lambda: (check_room(settings.storage),)),
-        *run_check("certificates", lambda: check_certificates(settings)),
-        *run_check("clock", lambda: check_clock(settings, last_change=overview.last_change)),
     )
 
 
