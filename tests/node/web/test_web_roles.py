@@ -59,7 +59,11 @@ FOR_ADMINISTRATORS: Final = {
     *("POST /api/v1/instances", "POST /api/v1/dicomweb/studies", "GET /studies/{uid}/manage"),
     *(f"POST /api/v1/studies/{{uid}}/{action}" for action in ("delete", "read", "retry")),
 }
-ROUTES: Final = sorted(FOR_READERS | FOR_ADMINISTRATORS)
+OF_FILMS: Final = {
+    route.replace("/films/", "/studies/{study}/films/") for route in FOR_READERS if "/films/{uid}/" in route
+}
+"""The routes on a film, by its long address."""
+ROUTES: Final = sorted(FOR_READERS | OF_FILMS | FOR_ADMINISTRATORS)
 
 
 def client_as(parts: WebParts, role: Role) -> TestClient:
@@ -70,7 +74,7 @@ def test_every_route_has_a_role_and_no_other_has(parts: WebParts, tmp_path: Path
     with opened(HttpSettings(password_file=users_in(tmp_path, "ada")), tmp_path) as access:
         routes = set(routes_of(application.build(parts, access).routes))
 
-    assert routes == PUBLIC | FOR_READERS | FOR_ADMINISTRATORS
+    assert routes == PUBLIC | FOR_READERS | OF_FILMS | FOR_ADMINISTRATORS
     assert FOR_READERS.isdisjoint(FOR_ADMINISTRATORS)
 
 
