@@ -186,10 +186,10 @@ def film_of(parts: WebParts, uid: str, *, study: str | None) -> Instance:
         return found
     films = films_of(parts.spool, uid)
     if len(films) > 1:
-        studies = " and ".join(film.study_uid for film in films)
+        named = " and ".join(film.study_uid for film in films)
         raise Problem(
             409,
-            f"{len(films)} studies have a film with this SOP Instance UID: {studies}; "
+            f"{len(films)} studies have a film with this SOP Instance UID: {named}; "
             "say which is meant by /api/v1/studies/{study}/films/{uid}/...",
         )
     if not films:
