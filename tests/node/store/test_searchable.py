@@ -169,7 +169,7 @@ def test_a_film_waits_from_its_arrival_to_the_first_result_after_it(ledger: Ledg
     )
     later = replace(film, film="2", received_at=300.0, has_open=True)
     of_other_days = [replace(film, film=day, day=day) for day in ("2026-11-01", "2026-11-03")]
-    ledger.statistics.replace(FIRST, Rows(films=(film, later, *of_other_days), findings=()))
+    write_counts(ledger.tables, FIRST, Rows(films=(film, later, *of_other_days), findings=()))
     sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
     for sent_at in (50.0, 160.0, 460.0, 470.0):
         sent = Delivery(destination="pacs", study_uid=FIRST, sop_instance_uid=f"{FIRST}.{sent_at}", kind="sr")
@@ -214,9 +214,9 @@ def test_the_most_urgent_finding_decides_and_a_present_one_comes_before_a_possib
 ) -> None:
     present, possible = FindingState.PRESENT, FindingState.INDETERMINATE
     ledger.set_study("1.2.4", "finished")
-    ledger.statistics.replace(FIRST, found(FIRST, pneumothorax=possible))
-    ledger.statistics.replace(SECOND, found(SECOND, edema=present, pneumothorax=present))
-    ledger.statistics.replace(THIRD, found(THIRD, edema=present, pneumothorax=FindingState.ABSENT))
+    write_counts(ledger.tables, FIRST, found(FIRST, pneumothorax=possible))
+    write_counts(ledger.tables, SECOND, found(SECOND, edema=present, pneumothorax=present))
+    write_counts(ledger.tables, THIRD, found(THIRD, edema=present, pneumothorax=FindingState.ABSENT))
     wanted = WorklistFilter(order=URGENT, urgencies={"pneumothorax": 1, "edema": 2})
 
     assert listed(storage, wanted) == [SECOND, FIRST, THIRD, "1.2.4"]
