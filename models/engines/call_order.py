@@ -12,19 +12,13 @@ does not compute the bits that it computes for one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
-
-if TYPE_CHECKING:
-    from models.engines.scheduler import Scheduler
+from typing import Final
 
 _question: ContextVar[ExitStack | None] = ContextVar("question", default=None)
-Arrays = Sequence[np.ndarray]
 Most = Mapping[str, int]
 
 UNLIMITED: Final[Most] = MappingProxyType({})
@@ -53,20 +47,3 @@ def for_person() -> Iterator[None]:
 def current_question() -> ExitStack | None:
     """Return the question that this thread works for; None if it works for a film. It ends when the block ends."""
     return _question.get()
-
-
-def run_in_parts(
-    scheduler: Scheduler, run: Callable[[Arrays], Sequence[np.ndarray]], stage: str, inputs: Arrays, *, most: Most
-) -> Sequence[np.ndarray]:
-    """Run a stage on inputs [film, ...], each part of them as a call of its own.
-
-    most: films of a part, by stage; a stage that is not named has one part
-    """
-    limit = most.get(stage, 0)
-    if not limit or len(inputs[0]) <= limit:
-        return scheduler.call(lambda: run(inputs))
-    outputs = []
-    for start in range(0, len(inputs[0]), limit):
-        part = [array[start : start + limit] for array in inputs]
-        outputs.append(scheduler.call(lambda part=part: run(part)))  # type: ignore[misc]  # mypy cannot infer the default
-    return [np.concatenate(arrays) for arrays in zip(*outputs, strict=True)]

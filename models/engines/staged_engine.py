@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
-from models.engines.call_order import UNLIMITED, Most, run_in_parts
+from models.engines.call_order import UNLIMITED, Most
 from models.engines.scheduler import Scheduler
 
 Inputs = Mapping[str, NDArray[np.generic]]
+Arrays = Sequence[np.ndarray]
 RunStage = Callable[[str, Inputs], Sequence[FloatArray]]
 """Runs a stage on inputs by name, in the order of its parameters; gives its outputs in their order."""
 
@@ -77,6 +78,23 @@ class StagedEngine:
             return self._run_stage(stage, dict(zip(inputs, arrays, strict=True)))
 
         return run_in_parts(self._scheduler, run, stage, list(inputs.values()), most=self._most)
+
+
+def run_in_parts(
+    scheduler: Scheduler, run: Callable[[Arrays], Arrays], stage: str, inputs: Arrays, *, most: Most
+) -> Arrays:
+    """Run a stage on inputs [film, ...], each part of them as a call of its own.
+
+    most: films of a part, by stage; a stage that is not named has one part
+    """
+    limit = most.get(stage, 0)
+    if not limit or len(inputs[0]) <= limit:
+        return scheduler.call(lambda: run(inputs))
+    outputs = []
+    for start in range(0, len(inputs[0]), limit):
+        part = [array[start : start + limit] for array in inputs]
+        outputs.append(scheduler.call(lambda part=part: run(part)))  # type: ignore[misc]  # mypy cannot infer the default
+    return [np.concatenate(arrays) for arrays in zip(*outputs, strict=True)]
 
 
 def _film(patches: Patches) -> dict[str, NDArray[np.generic]]:
