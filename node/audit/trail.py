@@ -30,6 +30,7 @@ _MOST_QUEUED: Final = 20_000
 _MOST_KEPT_BACK: Final = 20_000
 _MOST_AT_ONCE: Final = 1000
 _POLL_SECONDS: Final = 1.0
+"""How long the thread waits for a message before it tries again what the disk refused."""
 _STOP_SECONDS: Final = 3.0
 _LAST_BYTES: Final = 1
 
@@ -65,11 +66,8 @@ class Trail:
     Messages that the disk refuses are kept in memory and tried again, and lost beyond a limit.
     """
 
-    def __init__(
-        self, path: Path, *, reporter: Reporter, metrics: Metrics, poll_seconds: float = _POLL_SECONDS
-    ) -> None:
-        """Begin. poll_seconds: interval between retries after a disk error."""
-        self._path, self._reporter, self._poll_seconds = path, reporter, poll_seconds
+    def __init__(self, path: Path, *, reporter: Reporter, metrics: Metrics) -> None:
+        self._path, self._reporter = path, reporter
         self._counter = metrics.audit_lost
         self._queue: queue.Queue[Stamped] = queue.Queue(_MOST_QUEUED)
         self._overflown, self._counting, self._stopping = 0, threading.Lock(), threading.Event()
@@ -105,7 +103,7 @@ class Trail:
         """Wait for a message, and return it with later ones."""
         events: list[Stamped] = []
         try:
-            events.append(self._queue.get(timeout=self._poll_seconds if not self._stopping.is_set() else 0.01))
+            events.append(self._queue.get(timeout=_POLL_SECONDS if not self._stopping.is_set() else 0.01))
             while len(events) < _MOST_AT_ONCE:
                 events.append(self._queue.get_nowait())
         except queue.Empty:

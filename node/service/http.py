@@ -79,7 +79,6 @@ class HttpServer:
     With `settings.tls` it serves by HTTPS only.
 
     application: None for a server of the three pages alone; refusals: logs refused connections and requests
-    ready_seconds, metrics_seconds: after which `/ready` and `/metrics` answer 503
     Raises OSError when the address cannot be opened, and also ValueError when the certificate cannot be used.
     """
 
@@ -92,18 +91,16 @@ class HttpServer:
         limits: Limits,
         application: ASGIApp | None = None,
         refusals: Refusals | None = None,
-        ready_seconds: float = _READY_SECONDS,
-        metrics_seconds: float = _METRICS_SECONDS,
     ) -> None:
         self._closed, self._refusals = metrics.http_closed, refusals or Refusals()
         tls = _tls(settings, metrics)
         listening = _listen(settings.host, settings.port)
         self._port = int(listening.getsockname()[1])
         self._ready = _PageThread(
-            "/ready", lambda: _ready_page(readiness()), self._refusals, limit_seconds=ready_seconds
+            "/ready", lambda: _ready_page(readiness()), self._refusals, limit_seconds=_READY_SECONDS
         )
         self._metrics = _PageThread(
-            "/metrics", lambda: _metrics_page(metrics), self._refusals, limit_seconds=metrics_seconds
+            "/metrics", lambda: _metrics_page(metrics), self._refusals, limit_seconds=_METRICS_SECONDS
         )
         routed = _routed({"/metrics": self._metrics.answer, "/live": _live, "/ready": self._ready.answer}, application)
         self._server = LimitedServer(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+import pytest
 from starlette.types import ASGIApp
 
 from node.metrics import Metrics
@@ -86,14 +87,13 @@ class Served:
 def serving(
     *,
     limits: Limits = ROOMY,
-    ready_seconds: float = 3.0,
-    metrics_seconds: float = 8.0,
+    page_seconds: float | None = None,
     host: str = LOOPBACK,
     port: int = 0,
     application: ASGIApp | None = None,
     tls: HttpTlsSettings | None = None,
 ) -> Iterator[Served]:
-    """Serve until the block ends; application: answers all other paths."""
+    """Serve until the block ends; page_seconds: limit of `/ready` and `/metrics`; application: see `HttpServer`."""
     metrics, ready, scrape, parts = Metrics(), Hook(), Hook(), {"disk": True}
     metrics.associations_open.set_function(_zero_after(scrape.run))
 
@@ -101,15 +101,13 @@ def serving(
         ready.run()
         return Readiness(parts=parts)
 
-    server = HttpServer(
-        HttpSettings(host=host, port=port, tls=tls),
-        metrics,
-        readiness,
-        limits=limits,
-        application=application,
-        ready_seconds=ready_seconds,
-        metrics_seconds=metrics_seconds,
-    )
+    with pytest.MonkeyPatch.context() as changed:
+        if page_seconds is not None:
+            changed.setattr("node.service.http._READY_SECONDS", page_seconds)
+            changed.setattr("node.service.http._METRICS_SECONDS", page_seconds)
+        server = HttpServer(
+            HttpSettings(host=host, port=port, tls=tls), metrics, readiness, limits=limits, application=application
+        )
     try:
         yield Served(server=server, metrics=metrics, parts=parts, ready=ready, scrape=scrape)
     finally:

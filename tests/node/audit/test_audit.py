@@ -41,11 +41,13 @@ STUDY = str(FILM.StudyInstanceUID)
 
 @contextmanager
 def trail_to(file: Path, metrics: Metrics | None = None) -> Iterator[Trail]:
-    trail = Trail(file, reporter=REPORTER, metrics=metrics or Metrics(), poll_seconds=0.1)
-    try:
-        yield trail
-    finally:
-        trail.close()
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr("node.audit.trail._POLL_SECONDS", 0.1)
+        trail = Trail(file, reporter=REPORTER, metrics=metrics or Metrics())
+        try:
+            yield trail
+        finally:
+            trail.close()
 
 
 def view(trail: Trail, *numbers: int) -> None:

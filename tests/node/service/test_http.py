@@ -135,7 +135,7 @@ def test_live_is_answered_while_the_other_pages_hang() -> None:
 
 def test_a_hanging_page_is_answered_in_time_and_holds_one_thread() -> None:
     hold, before = threading.Event(), threading.active_count()
-    with capture_logs() as said, serving(ready_seconds=0.2, metrics_seconds=0.2) as served:
+    with capture_logs() as said, serving(page_seconds=0.2) as served:
         served.ready.hold = served.scrape.hold = hold
 
         answers = [served.ask(request) for _ in range(5) for request in (READY, METRICS)]
@@ -155,7 +155,7 @@ def test_a_hanging_page_is_answered_in_time_and_holds_one_thread() -> None:
 @pytest.mark.parametrize("end", [socket.socket.close, reset])
 def test_requests_that_wait_share_one_computation(end: Callable[[socket.socket], None]) -> None:
     hold = threading.Event()
-    with serving(ready_seconds=60.0) as served:
+    with serving(page_seconds=60.0) as served:
         served.ready.hold = hold
         for _ in range(21):
             end(served.connect(READY))  # closed by a client that may still listen, as Prometheus does, or reset
@@ -185,7 +185,7 @@ def test_a_failing_page_answers_500_and_logs_no_error_text() -> None:
 
 def test_closing_takes_at_most_two_seconds(caplog: pytest.LogCaptureFixture) -> None:
     hold = threading.Event()
-    with serving(ready_seconds=60.0) as served:
+    with serving(page_seconds=60.0) as served:
         served.ready.hold = hold
         connections = [served.connect(said) for said in (b"", b"GET /re", LIVE, READY)]
         assert served.ready.begun.wait(timeout=30)
