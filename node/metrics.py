@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
 from language.check import Fault
@@ -218,6 +219,10 @@ class Metrics:
         """Count the tokens that the sentence generator wrote, and its time."""
         self.tokens.inc(tokens)
         self.generation_seconds.inc(seconds)
+
+    def page(self) -> tuple[bytes, str]:
+        """Return the metrics as text, and its media type."""
+        return generate_latest(self.registry), CONTENT_TYPE_PLAIN_0_0_4
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(name, meaning, labels, registry=self.registry)

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, cast
 
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -202,7 +201,8 @@ def _ready_page(ready: Readiness) -> Response:
 
 
 def _metrics_page(metrics: Metrics) -> Response:
-    return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+    content, media_type = metrics.page()
+    return Response(content, media_type=media_type)
 
 
 async def _wait_for_disconnect(request: Request) -> None:

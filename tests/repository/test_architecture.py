@@ -35,10 +35,11 @@ LAYERS = (
     {"metrics", "read"},
     {"net"},
     {"store"},
+    {"threads"},
     {"config", "log"},
     {"settings"},
     {"dicom", "hl7", "output_kinds", "prompt_set"},
-    {"character_sets", "check_result", "csv_table", "domain", "plugins", "threads"},
+    {"character_sets", "check_result", "csv_table", "domain", "plugins"},
     {"cardiothoracic_ratio", "errors"},
 )
 
