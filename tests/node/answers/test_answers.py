@@ -167,6 +167,94 @@ def test_a_correction_is_proposed_and_never_made(text: str, kinds: dict[str, Cor
     assert reply.boxes == ()
 
 
+@pytest.mark.parametrize(
+    ("topic", "text", "words"),
+    [
+        (
+            Topic.COMPARE,
+            "is the effusion *?",
+            "compared; in comparison; changed; smaller; larger; bigger; better; worse; improved; worsened; "
+            "grown; new; gone; "
+            "resolved; still there; vanished; cleared; removed; no longer there; there any longer; there anymore",
+        ),
+        (
+            Topic.COMPARE,
+            "* the effusion?",
+            "any changes of; any progress of; any progression of; has it progressed,; "
+            "what did the previous film say of; "
+            "the prior film and; the earlier film and; as last time,; more than before,; since yesterday,",
+        ),
+        (Topic.VIEW, "*?", "ap; pa; which view; what views; what projection"),
+        (
+            Topic.PLACE,
+            "* the effusion?",
+            "where is; locate; location of; located; point at; points to; mark; show; position of; which side has; "
+            "which zone has; which lung has; which part has; why; explain; which indicators are for; symptoms of",
+        ),
+        (Topic.SIDE, "*?", "left or right; right or left; which side; what side"),
+        (
+            Topic.NORMAL,
+            "is it *?",
+            "normal; abnormal; healthy; okay; ok; fine; clear; unremarkable; alright; acute; urgent; "
+            "critical; serious; "
+            "bad; worrying; correct; in place; a placement; an abnormality",
+        ),
+        (
+            Topic.LIST,
+            "*?",
+            "list; lists; enumerate; which findings; observations; anything; something; what is reported; "
+            "what was found; "
+            "what was detected; what else; show; what is wrong",
+        ),
+        (
+            Topic.SUMMARY,
+            "*?",
+            "summary; summaries; summarize; summarise; summarized; overview; impression; report; conclusion; result; "
+            "results; describe; read; say; what do you see; what can we see; what can i see",
+        ),
+    ],
+)
+def test_each_word_of_a_topic_asks_for_it(topic: Topic, text: str, words: str) -> None:
+    asked = {text.replace("*", word) for word in words.split("; ")}
+
+    assert [each for each in asked if understand(each, PROMPTS).topic is not topic] == []
+
+
+@pytest.mark.parametrize(
+    "place", "left; right; lt; rt; l; r; l-sided; r-sided; left-sided; right-sided; either; each".split("; ")
+)
+def test_a_correction_may_name_a_side(place: str) -> None:
+    query = understand(f"there is also a {place} effusion", PROMPTS)
+
+    assert (query.topic, query.findings) == (Topic.CORRECT, EFFUSION)
+
+
+@pytest.mark.parametrize(
+    ("findings", "prompt", "texts"),
+    [
+        (("cardiomegaly",), None, "size of the heart; width of heart; heart too big; the heart enlarged; a wide heart"),
+        (("atelectasis", "pneumothorax"), "lungs collapsed", "lungs collapsed"),
+        (
+            ("support_devices",),
+            "",
+            "ng tube; og line; feeding tube; et tube; tracheal tube; tracheostomy tube; nasogastric tube; chest drain; "
+            "orogastric tube; endotracheal tube; central line; venous catheter; picc line; dialysis catheter; "
+            "ett; ngt; "
+            "ogt; cvc; cvl",
+        ),
+    ],
+)
+def test_findings_in_other_words_are_known(findings: tuple[str, ...], prompt: str | None, texts: str) -> None:
+    for text in texts.split("; "):
+        query = understand(f"{text}?", PROMPTS)
+
+        assert (query.topic, query.findings, query.prompt) == (
+            Topic.PRESENCE,
+            findings,
+            text if prompt == "" else prompt,
+        )
+
+
 @pytest.mark.parametrize("prompt", PATHOLOGIES, ids=lambda prompt: prompt.key)
 def test_every_finding_is_known_by_each_of_its_names(prompt: Prompt) -> None:
     names = (*prompt.phrases, prompt.finding.meaning) if prompt.finding else ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from io import BytesIO
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -18,6 +18,7 @@ from models.contract import Question
 from node import config
 from node.commands.doctor import passed
 from node.config import Settings, SiteSettings, StorageSettings
+from node.dicom.dates import read_date, years_of
 from node.dicom.film_header import parse_header
 from node.dicom.rejection_note import TITLES, RejectionNote
 from node.domain import Assessment, ReaderMark, Reason, Report
@@ -91,6 +92,30 @@ def outgoing(**values: str | None) -> Dataset:
 def test_an_age_is_read_as_a_person_would_read_it(said: str, years: int | None, sent: str | None) -> None:
     assert age_of(PatientAge=said) == years
     assert outgoing(PatientAge=said).get("PatientAge") == sent
+
+
+@pytest.mark.parametrize(
+    ("number", "units"),
+    [
+        (366, "D DAY days"),
+        (53, "W WK wks WEEK weeks"),
+        (12, "M MO mos MTH mths MONTH months"),
+        (1, "Y YR yrs YO YEAR years"),
+    ],
+)
+def test_every_unit_of_an_age_is_known(number: int, units: str) -> None:
+    assert {years_of(f"{number} {unit}") for unit in units.split()} == {1}
+    assert {years_of(f"{number - 1} {unit}") for unit in units.split()} == {0}
+
+
+@pytest.mark.parametrize("month", range(12))
+def test_every_month_is_known_by_its_name(month: int) -> None:
+    long = "January February March April May June July August September October November December".split()[month]
+
+    for name in (long, long[:3], long.upper()):
+        written = read_date(f"5 {name} 2019")
+        assert written is not None
+        assert written.only == date(2019, month + 1, 5)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pydicom.dataset import Dataset
 
 from node.character_sets import TERMS
 from node.dicom import film_text
+from node.dicom.film_text import DecodedText
 from node.domain import Film, Note, Reason
 from node.outputs import oru, report_txt, wording
 from node.outputs.document import save_bytes
@@ -126,6 +127,68 @@ def test_a_name_is_decoded_by_what_it_is(
 
     assert read_text(answer.dataset, "PatientName") == seen
     assert film_of(answer).notes == notes
+
+
+def declared_as(term: str) -> film_text.CharacterSets:
+    return film_text.declared_by(films.as_written(Dataset(), {"SpecificCharacterSet": term.encode()}))
+
+
+@pytest.mark.parametrize(
+    ("number", "escape", "codec", "name"),
+    [
+        ("13", b")I", "shift_jis", "ﾔﾏﾀﾞ"),
+        ("58", b"$)A", "gb2312", "王小明"),
+        ("100", b"-A", "iso8859-1", "Müller"),
+        ("101", b"-B", "iso8859-2", "Żółć"),
+        ("109", b"-C", "iso8859-3", "Ċikku"),
+        ("110", b"-D", "iso8859-4", "Ķēniņš"),
+        ("126", b"-F", "iso8859-7", "Διονυσιος"),
+        ("127", b"-G", "iso8859-6", "قباني"),
+        ("138", b"-H", "iso8859-8", "שרון"),
+        ("144", b"-L", "iso8859-5", "Иванов"),
+        ("148", b"-M", "iso8859-9", "Çavuşoğlu"),
+        ("149", b"$)C", "euc_kr", "김철수"),
+        ("166", b"-T", "tis_620", "สมชาย"),
+        ("203", b"-b", "iso8859-15", "Šœ€"),
+    ],
+)
+def test_every_set_of_the_standard_is_known(number: str, escape: bytes, codec: str, name: str) -> None:
+    """PS3.3 tables C.12-2 to C.12-4."""
+    sets, encoded = film_text.CharacterSets(may_switch=True), name.encode(codec)
+
+    assert film_text.decode(encoded, declared_as(f"ISO_IR {number}"), is_name=True) == DecodedText(text=name)
+    switched = film_text.decode(b"A^\x1b" + escape + encoded, sets, is_name=True)
+    assert switched == DecodedText(text=f"A^{name}")
+
+
+@pytest.mark.parametrize(("escape", "name"), [(b"$B;3ED", "山田"), (b"$@;3ED", "山田"), (b"$(D0!", "丂")])
+def test_every_japanese_set_of_two_bytes_is_known(escape: bytes, name: str) -> None:
+    read = film_text.decode(b"A=\x1b" + escape + b"\x1b(B", declared_as("\\ISO 2022 IR 159"), is_name=True)
+
+    assert read == DecodedText(text=f"A={name}")
+
+
+@pytest.mark.parametrize(
+    ("terms", "codec", "name"),
+    [
+        ("UTF8, Unicode, UNICODE-UTF-8, ISO 10646, ISO-10646/UTF-8", "utf-8", "Müller"),
+        ("GB18030, GB18030-2000, ISO 2022 GB18030", "gb18030", "王小明"),
+        ("GBK, CP936, ISO 2022 GBK", "gbk", "王小明"),
+        ("GB2312, EUC-CN", "gb2312", "王小明"),
+        ("EUC-KR, KS X 1001, KSC5601", "euc_kr", "김철수"),
+        ("Shift_JIS, SJIS", "shift_jis", "山田"),
+        ("BIG5", "big5", "王小明"),
+        ("EUC-JP", "euc_jp", "山田"),
+        ("KOI8-R, KOI8R", "koi8-r", "Иванов"),
+        ("LATIN1, ISO-8859-1, 8859-1", "iso8859-1", "Müller"),
+        ("ISO 8859-13", "iso8859-13", "Šarūnas"),
+        ("WINDOWS-1251, CP1251", "cp1251", "Иванов"),
+    ],
+)
+def test_sets_by_other_names_are_known(terms: str, codec: str, name: str) -> None:
+    sets = map(declared_as, terms.split(", "))
+
+    assert {film_text.decode(name.encode(codec), each, is_name=True) for each in sets} == {DecodedText(text=name)}
 
 
 @pytest.mark.drill(part="objects")

@@ -167,6 +167,8 @@ PEOPLE = (
 ANIMALS = (
     *("Canine", "FELINE", "non-human primate", "Hund", "馬", "Canis lupus familiaris", "Cat, domestic"),
     *("Macaca mulatta", "Genus Mus", "non-human", "BOVINE/ADULT", "Kaninchen"),
+    *("Dog", "CAT", "Horse", "Ferret", "Rattus norvegicus", "Sus scrofa", "Katze", "chien", "chat", "perro", "gato"),
+    *("cane", "gatto", "hond", "paard", "собака", "köpek", "犬", "고양이"),
 )
 
 
@@ -317,6 +319,7 @@ def header_of_words(**changes: object) -> Dataset:
             ("strange", "BodyPartExamined", UNKNOWN),
             ("slanted", "ViewPosition", LATERAL),
             ("frontal", "ViewPosition", READ),
+            ("decubitus", "ViewPosition", UNKNOWN),
         )
         for word in WORDS[name]
     ],
