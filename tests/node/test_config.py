@@ -1,3 +1,5 @@
+import json
+import re
 from pathlib import Path
 from typing import cast
 
@@ -10,6 +12,7 @@ from node.config import REMOVED
 from node.errors import ConfigError
 from node.net import tls
 from node.settings.destinations import DicomDestination, DicomwebDestination, Hl7Destination, TlsSettings
+from tests.paths import REPOSITORY
 from tests.support.service import run_command
 
 GOOD = """
@@ -219,6 +222,59 @@ def test_a_login_is_sent_over_tls_and_in_place_of_a_token(tmp_path: Path) -> Non
 
     assert unsafe.startswith("destinations[2].login_file: its content is sent over TLS only")
     assert doubled.startswith("destinations[2].login_file: the service asks for a token or a login")
+
+
+EVERY: dict[str, object] = {
+    "storage": {"directory": "x"},
+    "listener": {
+        "callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}],
+        "tls": {"certificate": "c", "key": "k", "ca": "a"},
+    },
+    "http": {"oidc": {"issuer": "https://a", "client_id": "c", "client_secret_file": "s", "reader_groups": ["g"]}},
+    "orders": {"hosts": ["192.0.2.1"]},
+    "alerts": {"webhook": {"url": "https://a"}},
+    "destinations": [
+        {"name": "1", "ae_title": "A", "host": "a", "port": 104, "tls": {"ca": "a"}},
+        {"name": "2", "type": "hl7", "host": "a", "port": 2575},
+        {"name": "3", "type": "dicomweb", "url": "https://a"},
+        {"name": "4", "type": "fhir", "url": "https://a"},
+    ],
+}
+"""Every table that has a default, with no more than it must have."""
+
+
+def in_force(settings: config.Settings, key: str) -> str:
+    """The value of a setting as the document writes it; of a list of tables, that of the first that has the key."""
+    value: object = settings
+    for name in key.split("."):
+        tables = value if isinstance(value, tuple) else (value,)
+        value = next(getattr(table, name) for table in tables if hasattr(table, name))
+    match value:
+        case None | "" | ():
+            return ""
+        case tuple():
+            return json.dumps(value)
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"{value:g}"
+    return str(value)
+
+
+def test_every_default_is_the_one_of_the_document() -> None:
+    document = (REPOSITORY / "docs" / "operate" / "settings.md").read_text(encoding="utf-8")
+    stated: dict[str, str] = {}
+    for names, default in re.findall(r"^\| (`[a-z_.`, ]+`) \| ((?:`|none|empty)[^|]*) \|", document, re.MULTILINE):
+        if "required" in default:
+            continue
+        keys, values = re.findall("[a-z_.]+", names), re.findall("`([^`]*)`", default.replace("empty", "``"))
+        stated |= zip(keys, values if default.startswith("`") else [""] * len(keys), strict=False)
+
+    settings = config.parse(EVERY)
+
+    found = {key: in_force(settings, key) for key in stated if key != "http.oidc"}
+    assert len(found) > 60
+    assert found == {key: re.sub(r"^(\d+)\.0$", r"\1", stated[key]) for key in found}
 
 
 @pytest.mark.parametrize("verb", ["check", "serve"])

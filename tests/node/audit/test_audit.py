@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import errno
+import fcntl
+import os
 import re
 import stat
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -152,6 +156,47 @@ def test_what_a_disk_refuses_for_long_is_counted_and_told(tmp_path: Path) -> Non
     assert resumed["times"] == lost(metrics)
 
 
+def test_what_a_disk_takes_in_part_is_written_again_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, write, metrics = tmp_path / "audit.log", os.write, Metrics()
+    torn: list[int] = []
+
+    def tear(handle: int, content: bytes) -> int:
+        torn.append(len(content))
+        if len(torn) == 1:
+            return write(handle, content[:50])
+        if len(torn) == 2:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return write(handle, content)
+
+    monkeypatch.setattr(os, "write", tear)
+    with trail_to(file, metrics) as trail:
+        view(trail, 1)
+        wait_until(lambda: len(torn) > 2, what="another attempt")
+
+    assert studies(file.read_text(encoding="utf-8").splitlines()) == [1]
+    assert lost(metrics) == 0
+
+
+def test_messages_are_synced_and_written_by_one_process_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, synced, fsync = tmp_path / "audit.log", list[int](), os.fsync
+
+    def note(handle: int) -> None:
+        synced.append(os.fstat(handle).st_size)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    with trail_to(file) as trail:
+        with file.open("ab") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            view(trail, 1)
+            time.sleep(0.3)
+            assert file.stat().st_size == 0
+        wait_until(lambda: kept(file) == 1, what="the message, when the other has written")
+    assert synced[-1] == file.stat().st_size > 0
+
+
 def test_log_events_below_the_level_become_messages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
@@ -252,7 +297,17 @@ def rows() -> list[str]:
 
 @pytest.mark.parametrize("event", RULES)
 def test_every_message_is_valid_by_the_schema(event: str) -> None:
-    assert SCHEMA.validate(written(event)), SCHEMA.error_log
+    made = written(event)
+    (identification,) = made.findall("EventIdentification")
+    (source,) = made.findall("AuditSourceIdentification")
+
+    assert SCHEMA.validate(made), SCHEMA.error_log
+    said = (identification.get(name) for name in ("EventActionCode", "EventOutcomeIndicator", "EventDateTime"))
+    assert tuple(said) == (RULES[event].action, RULES[event].outcome, "2026-03-01T12:30:15.250Z")
+    assert (source.get("AuditSourceID"), code(source, "AuditSourceTypeCode")[0]) == ("CHEX", "4")
+    (node,) = (user for user in made.findall("ActiveParticipant") if user.get("UserID") == "4711")
+    assert (node.get("UserName"), node.get("AlternativeUserID")) == ("node", "AETITLES=CHEX")
+    assert (node.get("NetworkAccessPointID"), node.get("NetworkAccessPointTypeCode")) == ("reader-1", "1")
 
 
 def test_every_code_is_one_of_the_standard() -> None:
@@ -325,6 +380,34 @@ def test_what_a_user_did_names_the_user_and_the_address() -> None:
         "true",
     )
     assert users(written("film.viewed", user="")) == ["10.0.0.5", "4711"]
+    kinds = {"10.0.0.5": "2", "fd00::1": "2", "pacs.example.org": "1"}
+    for host, kind in kinds.items():
+        assert written("film.viewed", host=host)[1].get("NetworkAccessPointTypeCode") == kind, host
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "kind", "said"),
+    [
+        ("study.deleted", {"reason": "wrong_patient"}, "Reason", "wrong_patient"),
+        ("study.reread", {"reason": "other_model"}, "Reason", "other_model"),
+        ("worklist.viewed", {"studies": 17}, "Number of Studies", "17"),
+        (
+            "model.promoted",
+            {"model": "m 2", "prompts": "own 1", "films": 50, "changed": 1, "compared_by": "ada"},
+            "Alert Description",
+            "model=m 2; prompts=own 1; compared_by=ada; films=50; changed=1",
+        ),
+        ("audit.stopped", {}, "Alert Description", "audit.stopped"),
+    ],
+)
+def test_what_was_done_and_why_stands_in_the_message(
+    event: str, facts: dict[str, object], kind: str, said: str
+) -> None:
+    text = message.write({"event": event, "study": "1.2", "user": "ada", **facts}, at=AT, reporter=REPORTER)
+
+    assert text is not None
+    (detail,) = etree.fromstring(text.encode()).iter("ParticipantObjectDetail")
+    assert (detail.get("type"), base64.b64decode(detail.get("value", "")).decode()) == (kind, said)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,9 @@ def listening(
     hosts: tuple[str, ...] = (peers.LOOPBACK,),
     tls: OrdersTlsSettings | None = None,
     patience_seconds: float = 30.0,
+    character_set: str = "",
 ) -> Iterator[OrderListener]:
-    settings = OrdersSettings(port=0, hosts=hosts, tls=tls)
+    settings = OrdersSettings(port=0, hosts=hosts, tls=tls, character_set=character_set)
     listener = OrderListener(
         settings, store, metrics, zone=ZoneInfo("Europe/Berlin"), patience_seconds=patience_seconds
     )
@@ -104,6 +105,14 @@ def test_a_bad_message_is_answered_without_a_word_of_the_patient(
     assert refused(metrics) == {"content": 1.0}
 
 
+def test_a_message_that_names_no_set_is_read_in_that_of_the_site(store: OrderStore, metrics: Metrics) -> None:
+    with listening(store, metrics, character_set="GB 18030-2000") as listener:
+        (answer,) = mllp.ask(listener.port, ORM.replace("F1^RIS", "王1^RIS").encode("gb18030"))
+
+    found = find(store, study_uid=STUDY, accession="A-17")
+    assert (str(answer.segment("MSA")[1]), found and found.filler_number) == ("AA", ("王1", "RIS"))
+
+
 def test_an_order_that_cannot_be_kept_is_not_accepted(
     listener: OrderListener, metrics: Metrics, tmp_path: Path
 ) -> None:
@@ -144,6 +153,8 @@ def test_an_open_connection_ends_with_the_node(listener: OrderListener) -> None:
     with socket.create_connection((peers.LOOPBACK, listener.port), timeout=60) as connection:
         connection.sendall(mllp.START + ORM.encode() + mllp.END)
         assert connection.recv(65536)
+        (ours,) = listener._server._open
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), "one that is gone is noticed"
 
         listener.close()
 

@@ -103,6 +103,17 @@ def test_an_order_without_priority_has_that_of_its_request() -> None:
     (order,) = orders(ORM.replace("^^^^^S", "").replace("A-17|RP-3", "A-17|RP-3||||||||^^^^^A"))
 
     assert order.priority is Priority.ASAP
+    (order,) = orders(ORM.replace("^^^^^S", "").replace("Chest^L||", "Chest^L|S|"))
+    assert order.priority is Priority.STAT, "of the oldest versions (OBR-5)"
+
+
+def test_numbers_and_patient_stand_where_older_messages_have_them() -> None:
+    (whole,) = orders(ORM)
+
+    (of_request,) = orders(ORM.replace("ORC|NW|P1^RIS|F1^RIS|", "ORC|NW|||"))
+    (of_second_field,) = orders(ORM.replace("PID|1||PID-7788^^^CLINIC|", "PID|1|PID-7788^^^CLINIC||"))
+
+    assert of_request == of_second_field == whole
 
 
 @pytest.mark.parametrize(
@@ -226,6 +237,36 @@ def test_orders_are_changed_by_one_process_at_a_time(
                 changing.result(0.2)
 
         changing.result(60)
+
+
+@pytest.mark.parametrize("number", ["P1", "P2"])
+def test_of_studies_with_one_accession_number_the_one_with_the_order_number_is_cancelled(
+    store: OrderStore, number: str
+) -> None:
+    both = {"P1": STUDY, "P2": "1.2.840.99.8"}
+    for placer, study in both.items():
+        store.keep(replace(WHOLE, study_uid=study, placer_number=(placer,)))
+
+    store.forget(ordered(accession="A-17", placer_number=(number,)))
+
+    found = {placer: find(store, study_uid=study, accession="") for placer, study in both.items()}
+    assert [placer for placer, order in found.items() if order is None] == [number]
+
+
+def test_a_cancelled_order_does_not_come_back_after_a_power_cut(
+    store: OrderStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep(WHOLE)
+    synced, fsync = list[tuple[Path, int]](), os.fsync
+
+    def note(handle: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{handle}")), len(list((tmp_path / "orders").glob("*.json")))))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    store.forget(WHOLE)
+
+    assert synced[-1] == (tmp_path / "orders", 0)
 
 
 @pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY)])
