@@ -15,11 +15,11 @@ from functools import partial
 
 import pytest
 from pydicom.dataset import Dataset
-from pydicom.uid import ComprehensiveSRStorage, GrayscaleSoftcopyPresentationStateStorage
+from pydicom.uid import ComprehensiveSRStorage, GrayscaleSoftcopyPresentationStateStorage, JPEG2000Lossless
 from pynetdicom import evt
 from pynetdicom.association import Association
 
-from node.deliver import dicom
+from node.deliver import connections, dicom
 from node.deliver.connections import Associations
 from node.deliver.kinds import Calling
 from node.errors import DestinationDown, GiveUp
@@ -102,6 +102,42 @@ def test_an_association_that_nothing_uses_is_released(archive: Archive) -> None:
     deliver(objects()[1], to(archive), associations)
     assert archive.accepted == 2
     associations.close()
+
+
+def test_an_association_in_use_is_renewed_within_a_minute(
+    archive: Archive, associations: Associations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert connections._LONGEST_SECONDS == 60.0
+    monkeypatch.setattr(connections, "_LONGEST_SECONDS", 0.2)
+    deliver(objects()[0], to(archive), associations)
+
+    archive.wait_for_releases(1)
+
+
+def test_an_object_of_another_syntax_gets_an_association_that_takes_it(associations: Associations) -> None:
+    written = films.thumbnail(), films.compressed(films.thumbnail(), JPEG2000Lossless)
+    with peers.ReceivingArchive(compressed=[JPEG2000Lossless]) as archive:
+        destination = DicomDestination(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
+        for dataset in written:
+            deliver(dataset, destination, associations)
+
+    syntaxes = [dataset.file_meta.TransferSyntaxUID for dataset in written]
+    assert [received.transfer_syntax_uid for received in archive.kept] == syntaxes
+
+
+def test_an_object_without_an_answer_in_time_is_not_sent_again_at_once(
+    archive: Archive, associations: Associations
+) -> None:
+    impatient = replace(to(archive), answer_seconds=0.5)
+    first, second = objects()
+    deliver(first, impatient, associations)
+    archive.hang()
+
+    with pytest.raises(DestinationDown):
+        deliver(second, impatient, associations)
+
+    archive.accept()
+    assert len(archive.requests) == 2
 
 
 def test_a_stop_releases_what_is_open(archive: Archive, associations: Associations) -> None:

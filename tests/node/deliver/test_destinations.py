@@ -163,6 +163,8 @@ def test_every_status_has_exactly_one_outcome(code: int) -> None:
 def test_no_answer_is_tried_again() -> None:
     with pytest.raises(RetryLater, match="no answer"):
         judge(Dataset(), "pacs")
+    with pytest.raises(DestinationDown, match="no answer"):
+        judge_request(Dataset(), DicomDestination(name="pacs", ae_title="PACS", host=peers.LOOPBACK, port=104))
 
 
 def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
@@ -220,6 +222,15 @@ def test_a_destination_answers_if_it_accepts_any_association(archive: peers.Rece
     archive.start()
     senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
+
+
+def test_an_archive_that_never_answers_an_echo_is_down() -> None:
+    def abort(event: evt.Event) -> int:
+        event.assoc.abort()
+        return 0x0000
+
+    with peers.ReceivingArchive(handlers=[(evt.EVT_C_ECHO, abort)]) as archive, pytest.raises(DestinationDown):
+        senders.probe(to(archive), calling_aet="CHEX")
 
 
 def test_a_rejection_is_told_however_soon_it_comes(

@@ -43,7 +43,10 @@ def test_the_bundle_is_posted_to_the_base_as_it_was_written(server: WebArchive) 
     senders.deliver(BUNDLE, to(server), calling_aet="CHEX")
 
     ((method, path, headers, body),) = server.requests
-    assert (method, path, headers["Content-Type"], body) == ("POST", "/r5", "application/fhir+json", BUNDLE)
+    kinds = {headers["Content-Type"], headers["Accept"]}
+    assert (method, path, kinds, body) == ("POST", "/r5", {"application/fhir+json"}, BUNDLE)
+    server.status = 201
+    senders.deliver(BUNDLE, to(server), calling_aet="CHEX")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,11 @@ def test_the_bundle_is_posted_to_the_base_as_it_was_written(server: WebArchive) 
         (400, outcome("invalid"), GiveUp),
         (422, outcome("business-rule"), GiveUp),
         (412, outcome("multiple-matches"), GiveUp),
-        (422, outcome("lock-error"), RetryLater),
+        *(
+            (422, outcome(code), RetryLater)
+            for code in ("lock-error", "transient", "no-store", "exception", "timeout", "incomplete")
+        ),
+        *((status, b"", GiveUp) for status in (406, 410, 413, 415)),
         (422, outcome("lock-error", severity="fatal"), RetryLater),
         (422, outcome("lock-error", severity="warning"), GiveUp),
         (422, outcome("Doe^Jane"), GiveUp),
@@ -61,7 +68,7 @@ def test_the_bundle_is_posted_to_the_base_as_it_was_written(server: WebArchive) 
         (500, b"<html>Doe^Jane</html>", RetryLater),
         (400, b"[1, 2", GiveUp),
         (401, b"", DestinationDown),
-        (503, b"", DestinationDown),
+        *((status, b"", DestinationDown) for status in (403, 502, 503, 504)),
         (404, b"", GiveUp),
         (301, b"", GiveUp),
     ],

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from node.deliver.hl7 import judge
 from node.deliver.results import Outcome, Sent, delivery_of
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
 from node.hl7 import mllp as frames
+from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
 from node.orders.store import OrderStore
 from node.outputs import oru
@@ -114,6 +116,19 @@ def test_what_is_no_acceptance_delays_no_other_result(
         deliver(result, to(system, answer_seconds=0.5 if mood in (Mood.WITHOUT_END, Mood.HANG) else 60.0))
     assert not isinstance(caught.value, DestinationDown)
     assert isinstance(caught.value, OutcomeUnknown) is (mood in _UNREADABLE)
+
+
+@pytest.mark.parametrize(
+    ("condition", "outcome"),
+    [
+        *((condition, GiveUp) for condition in ("100", "101", "102", "103", "200", "201", "202", "203", "205")),
+        *((condition, RetryLater) for condition in ("204", "206", "207")),
+    ],
+)
+def test_what_the_same_message_would_get_again_is_parked(condition: str, outcome: type[Exception]) -> None:
+    for code in ("AE", "AR"):
+        with pytest.raises(outcome, match=code):
+            judge(Acknowledgment(code=code, control_id="1", conditions=(condition,)), "ris")
 
 
 def test_a_late_answer_to_another_message_is_passed_over(system: InformationSystem, result: Path) -> None:

@@ -11,20 +11,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pydicom.uid import ComprehensiveSRStorage
 from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
+from node.deliver import delivery as delivery_steps
 from node.deliver.commitment import MOST_FAILURES
 from node.deliver.delivery import Pauses, Sending
 from node.deliver.results import Outcome, Sent
-from node.domain import Delivery, DeliveryState
+from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import DestinationDown
 from node.settings.destinations import DicomDestination
+from node.store import questions, received
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.ledger_queries import DeliveryRow
+from node.store.questions import SentAnswer
 from node.store.spool import Spool
 from tests.support import films, peers, senders
 from tests.support.committing import Answer, Committing, uids
@@ -94,11 +101,16 @@ def counted(sending: Sending, name: str, **labels: str) -> float:
 
 
 def test_an_object_that_was_sent_is_not_sent_again(bench: Bench) -> None:
-    assert bench.sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.SENT)
+    with capture_logs() as lines:
+        assert bench.sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.SENT)
 
     assert bench.sending.send(bench.deliveries[0], 1, time.time()) == Sent(outcome=Outcome.SENT)
 
     assert len(bench.archive.requests) == 1
+    assert [line["event"] for line in lines] == ["delivery.begun", "delivery.sent"]
+    assert {(line["called_aet"], line["host"]) for line in lines} == {("ARCHIVE", peers.LOOPBACK)}, (
+        "for the audit trail"
+    )
 
 
 def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> None:
@@ -147,6 +159,16 @@ def test_a_delivery_that_failed_too_long_or_for_good_is_parked(
     assert outcome == Sent(outcome=Outcome.PARKED)
     assert said in bench.ledger.parked()[0].reason
     assert counted(bench.sending, "cxr_failures_total", stage="deliver", reason=reason) == 1
+
+
+def test_a_lost_output_that_nobody_writes_again_is_given_up(bench: Bench) -> None:
+    delivery = replace(bench.deliveries[0], sop_instance_uid="1.2")
+
+    outcomes = [bench.sending.send(delivery, 1, time.time() - hours * HOUR).outcome for hours in (71, 73)]
+
+    assert outcomes == [Outcome.DELAYED, Outcome.PARKED]
+    assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
+    assert set(received.found_damaged(bench.spool.directory)) == {"output"}
 
 
 def test_an_unforeseen_error_parks_a_delivery_without_its_text(bench: Bench) -> None:
@@ -201,6 +223,20 @@ def test_a_round_of_a_person_is_timed_from_what_was_said(bench: Bench) -> None:
     assert 60.0 <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 120.0
 
 
+def test_an_answer_that_a_person_sends_is_no_turnaround(bench: Bench) -> None:
+    uid = bench.deliveries[1].sop_instance_uid
+    output = OutputObject(
+        kind="sr", study_uid=STUDY, sop_class_uid="1.2", sop_instance_uid=uid, series_instance_uid="1.3"
+    )
+    answer = SentAnswer(question="0" * 32, requested_at=datetime.now(UTC), outputs=(output,))
+    questions.keep_answer(bench.spool, STUDY, answer)
+
+    for delivery in bench.deliveries:
+        bench.sending.send(delivery, 1, time.time())
+
+    assert counted(bench.sending, "cxr_turnaround_seconds_count") == 0
+
+
 def test_waiting_for_a_destination_ends_when_it_answers(bench: Bench) -> None:
     bench.archive.stop()
     back = threading.Timer(0.5, bench.archive.start)
@@ -248,6 +284,8 @@ def test_an_archive_commits_once_to_what_it_was_sent(bench: Bench) -> None:
     assert sorted(uids(bench.committing.requests[0])) == sorted(
         delivery.sop_instance_uid for delivery in bench.deliveries
     )
+    classes = {item.ReferencedSOPClassUID for item in bench.committing.requests[0].ReferencedSOPSequence}
+    assert classes == {ComprehensiveSRStorage}
     assert bench.ledger.is_delivered(STUDY)
     assert counted(sending, "cxr_deliveries_total", destination="archive", outcome="committed") == 2
 
@@ -433,6 +471,24 @@ def test_of_waiting_deliveries_one_probes_at_a_time_and_all_go_on() -> None:
     assert away.most_at_once == 1
     first, second, *_ = away.times
     assert second - first >= 1.0  # however many there are that could ask meanwhile
+
+
+def test_a_destination_that_is_down_for_long_is_probed_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, asked = [100.0], list[float]()
+    monkeypatch.setattr(delivery_steps, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    pause = delivery_steps._Pause("archive")
+
+    def probe() -> None:
+        asked.append(now[0])
+        raise DestinationDown("nobody is there")
+
+    while now[0] < 200.0:
+        assert not pause.is_over(probe, since=100.0)
+        now[0] += 0.5
+
+    waits = [later - earlier for earlier, later in pairwise(asked)]
+    assert (waits[0], waits[-1]) == (1.0, 5.0)
+    assert waits == sorted(waits)
 
 
 def test_a_destination_that_answered_is_probed_anew_later() -> None:
