@@ -67,6 +67,7 @@ def test_the_bytes_of_the_file_are_one_part_of_the_request(archive: WebArchive) 
     start = f"--{boundary}\r\nContent-Type: application/dicom\r\n\r\n".encode()
     assert body == start + CONTENT + f"\r\n--{boundary}--\r\n".encode()
     assert "Authorization" not in headers
+    assert headers["Accept"] == "application/dicom+json"
 
 
 @pytest.mark.parametrize(
@@ -87,12 +88,21 @@ def test_an_answer_without_a_failure_means_stored(archive: WebArchive, status: i
     assert len(archive.requests) == 1
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "does not admit"), (503, "not available")])
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        *((status, "does not admit") for status in (401, 403)),
+        *((status, "not available") for status in (502, 503, 504)),
+    ],
+)
 def test_a_probe_finds_an_archive_down_that_takes_nothing_now(archive: WebArchive, status: int, words: str) -> None:
     archive.status = status
 
     with pytest.raises(DestinationDown, match=words):
         senders.probe(to(archive.port), calling_aet="CHEX")
+
+    ((method, path, *_),) = archive.requests
+    assert (method, path) == ("GET", "/dicom-web/studies?StudyInstanceUID=2.25.0&limit=1"), "no patient comes back"
 
 
 @pytest.mark.parametrize("how", [{"body": b"{" * 200, "drops": 0.1}, {"closes": True}], ids=["in drops", "no answer"])
@@ -230,11 +240,14 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
 @pytest.mark.parametrize(
     ("status", "said", "error", "words"),
     [
-        *((status, b"", GiveUp, f"refused the object with status {status}") for status in (400, 409, 413, 415)),
-        *((status, b"", GiveUp, "correct destinations.url") for status in (302, 404, 405, 501)),
+        *(
+            (status, b"", GiveUp, f"refused the object with status {status}")
+            for status in (400, 409, 411, 413, 415, 422)
+        ),
+        *((status, b"", GiveUp, "correct destinations.url") for status in (301, 302, 303, 307, 308, 404, 405, 501)),
         *((status, b"", RetryLater, f"web answered {status}") for status in (408, 429, 500)),
         *((status, b"", DestinationDown, "does not admit") for status in (401, 403)),
-        (503, b"", DestinationDown, "not available"),
+        *((status, b"", DestinationDown, "not available") for status in (502, 503, 504)),
         (200, reason("43264"), GiveUp, "A900"),
         (201, reason("A900"), GiveUp, "A900"),
         (202, reason("0xA900"), GiveUp, "A900"),
