@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from node.health.alerts import Alert, Alerts, AlertState, due, noted, post_alert
 from node.health.troubles import Trouble
 from node.store import files
 from tests.support import films, peers
+from tests.support.certificates import Authority
 from tests.support.service import Service, settings_for
 from tests.support.web_archive import web_archive
 
@@ -33,6 +35,8 @@ DOWN = Trouble(
 )
 FULL = Trouble(kind="disk", title="the disk is full", message="full")
 AWAY = Trouble(kind="database", title="the database does not answer", message="away")
+FAILS = Trouble(kind="disk", title="the disk fails", message="check it")
+DAMAGED = Trouble(kind="damaged", name="film", title="damaged film", message="check the disk")
 PARKED = Trouble(kind="parked", title="2 parked", message="look")
 ALERT = Alert(
     status="begun", kind="destination", name="archive", title="archive is down", message="archive takes no results.",
@@ -74,6 +78,15 @@ def alerts_of(
             [(60, "begun archive is down"), (60, "begun 2 parked"), (200, "begun the database does not answer")],
         ),
         ([(0, [DOWN]), (60, [replace(DOWN, message="other words")]), (90, [DOWN])], [(60, "begun archive is down")]),
+        (
+            [(0, [DAMAGED]), (60, [DAMAGED]), (70, [FAILS]), (200, [FAILS]), (210, [DAMAGED])],
+            [(60, "begun damaged film"), (200, "begun the disk fails")],
+        ),
+        ([(1000, [DOWN]), (0, [DOWN]), (60, [DOWN])], [(60, "begun archive is down")]),  # the clock was set back
+        (
+            [(900, [DOWN]), (960, [DOWN]), (1000, []), (100, []), (160, [])],
+            [(960, "begun archive is down"), (160, "ended archive is down")],
+        ),
     ],
 )
 def test_each_trouble_is_told_once_and_its_end_once(
@@ -349,7 +362,9 @@ def posting(url: str, **changes: object) -> Send:
     return partial(post_alert, settings=settings, node="CHEX")
 
 
-def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
+def test_a_webhook_gets_json_with_its_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://{peers.LOOPBACK}:1")  # no proxy of the environment is used
     (tmp_path / "token").write_text("opensesame\n", encoding="utf-8")
     with web_archive() as house:
         posting(house.url, token_file=tmp_path / "token")(ALERT)
@@ -369,6 +384,19 @@ def test_a_webhook_gets_json_with_its_token(tmp_path: Path) -> None:
             "text": "ChEX Node CHEX: archive is down. archive takes no results.",
         }
     ]
+
+
+def test_a_webhook_is_believed_by_the_authority_that_its_settings_name(authority: Authority) -> None:
+    identity = authority.issue("webhook")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(identity.certificate, identity.key)
+    with web_archive(tls=context) as house:
+        address = house.url.replace("http:", "https:")
+        with pytest.raises(RetryLater, match="does not answer"):
+            posting(address)(ALERT)
+        posting(address, ca=authority.certificate)(ALERT)
+
+    assert len(house.posts) == 1
 
 
 @pytest.mark.parametrize("status", [302, 307, 404, 500])

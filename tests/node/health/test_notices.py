@@ -79,6 +79,9 @@ def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path:
             assert not film.get(keyword) or str(film[keyword].value) not in said
         assert (first["kind"], first["finding"]) == ("finding", "pneumothorax")
         assert first["link"] == f"https://chex.example/notices/{first['id']}"
+        assert (first["version"], first["node"], first["title"]) == (1, "CHEX", "Pneumothorax: present")
+        for words in (first["title"], first["link"], "RESEARCH, NOT FOR DIAGNOSIS"):
+            assert words in first["text"]
 
 
 def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:

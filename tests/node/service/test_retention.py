@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from node.config import NotifySettings
 from node.domain import Delivery, DeliveryState, StudyState
+from node.health import notices
 from node.orders.store import OrderStore
 from node.service.retention import Retention, removable
 from node.store import files, questions
@@ -15,6 +17,8 @@ from node.store.ledger import Ledger
 from node.store.questions import SentAnswer
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
+from node.store.worklist import PatientRow
+from tests.node.jobs.test_processes import left_behind
 from tests.support import films
 from tests.support.ordered import find, ordered
 
@@ -126,13 +130,33 @@ def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
     shelf.orders.keep(ordered(accession="A-17"))
     for path in shelf.spool.directory.glob("orders/*"):
         os.utime(path, (1, 1))
+    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
+    notices.take(shelf.spool.directory, [ward], STUDY, {"edema": "Edema"})
+    folder = shelf.spool.directory
+    gone, there = (left_behind(folder, name, days_ago=days) for name, days in (("gone", 1.1), ("there", 0.9)))
 
     shelf.clean(keep_days=30)
 
     assert shelf.spool.instances(STUDY) == ()
+    assert list(folder.glob("notices/*/*.json")) == []
+    assert [path.exists() for path in (*gone, *there)] == [False, False, True, True]
     assert shelf.ledger.study_state(STUDY) is None
     assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
     assert [limit < NOW - timedelta(days=29) for limit in shelf.forgotten] == [True]
+
+
+def test_a_patient_leaves_every_file_of_the_database_with_the_study(shelf: Shelf) -> None:
+    said = {"issuer": "", "accession": "", "study_date": "", "modality": "DX", "station": "", "search": "qzvxwkjp"}
+    row = PatientRow(study_uid=STUDY, number=0, name="Qzvxwkjp", patient_id="7", **said)
+    shelf.ledger.searchable.set_patients(STUDY, [row])
+
+    def named() -> list[Path]:
+        return [path for path in shelf.spool.directory.glob("*.sqlite*") if b"zvxwkjp" in path.read_bytes()]
+
+    assert named()
+    shelf.clean(keep_days=30)
+
+    assert named() == []
 
 
 def test_of_several_processes_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
