@@ -68,6 +68,11 @@ def test_every_page_forbids_what_a_page_does_not_need(local: TestClient) -> None
         assert "unsafe" not in answer.headers["content-security-policy"]
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["referrer-policy"] == "no-referrer"
+        policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
+        assert {policy[name] for name in ("default-src", "frame-ancestors", "base-uri")} == {"'none'"}
+        assert {policy[name] for name in ("script-src", "style-src", "connect-src", "form-action")} == {"'self'"}
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert not [name for name in answer.headers if name.startswith("access-control-")]
     assert page.headers["cache-control"] == missing.headers["cache-control"] == "no-store"
     assert style.headers["cache-control"] == "max-age=60"

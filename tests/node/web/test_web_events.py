@@ -133,11 +133,13 @@ def test_a_client_that_goes_away_is_forgotten(tmp_path: Path) -> None:
 def test_only_so_many_may_watch_however_fast_they_come(tmp_path: Path) -> None:
     with watched(tmp_path) as node, ExitStack() as clients:
         watching = [clients.enter_context(node.watch()) for _ in range(4 * MOST)]
-        heads = [read_until(connection, b"\r\n\r\n").split(b"\r\n")[0] for connection in watching]
+        answers = [read_until(connection, b"\r\n\r\n") for connection in watching]
+        heads = [answer.split(b"\r\n")[0] for answer in answers]
 
         assert sum(b" 200 " in head for head in heads) == MOST
         assert not node.parts.streams.value
         assert sum(b" 503 " in head for head in heads) == 3 * MOST
+        assert sum(b"retry-after: 5\r\n" in answer.lower() for answer in answers) == 3 * MOST
         assert b" 200 " in node.served.ask(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
 

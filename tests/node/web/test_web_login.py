@@ -210,7 +210,7 @@ def test_a_session_ends_when_it_is_idle_or_old(tmp_path: Path) -> None:
         assert session is not None
         sessions.renew(kept, session)
         clock.now += IDLE_SECONDS
-    assert (sessions.read(kept), LONGEST_SECONDS) == (None, 8 * 3600)
+    assert (sessions.read(kept), IDLE_SECONDS, LONGEST_SECONDS) == (None, 30 * 60, 8 * 3600)
 
 
 def test_a_session_is_renewed_once_a_minute(tmp_path: Path) -> None:
@@ -239,6 +239,14 @@ def test_an_ended_session_stays_ended_with_every_cookie(tmp_path: Path) -> None:
     assert sessions.read(kept) is None
     assert Sessions(tmp_path, clock=Clock()).read(kept) is None  # another process
     assert sessions.read(other) is not None
+    (mark,) = (tmp_path / "ended-sessions").iterdir()
+    for seconds, is_over in ((LONGEST_SECONDS - 60, True), (LONGEST_SECONDS + 60, False)):
+        os.utime(mark, (time.time() - seconds,) * 2)
+        begun_later = begun(sessions)
+        ending = sessions.read(begun_later)
+        assert ending is not None
+        sessions.end(begun_later, ending)
+        assert mark.exists() is is_over, "as long as a cookie of the session would count"
 
 
 def test_the_key_is_private_kept_and_made_anew_if_damaged(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_a_film_is_read_shown_and_asked_about(client: TestClient) -> None:
     film = look["film"]
     assert (film["status"], film["source"], film["columns"]) == ("read", sent.SOPInstanceUID, sent.Columns)
     assert film["impression"]
+    assert look["seconds"] == 900
     assert size_of(client, look) == (sent.Columns, sent.Rows)
     questions = {"questions": [{"prompt": "Edema"}, {"box": [20, 20, 60, 60]}]}
     answered = client.post(f"/api/v1/looks/{look['id']}/questions", json=questions)

@@ -278,7 +278,11 @@ def test_the_files_of_the_settings_must_be_usable(settings: HttpSettings, tmp_pa
     assert "http.oidc.ca" in str(refused.value)
 
 
-def test_doctor_asks_the_provider(settings: HttpSettings, provider: Provider, tmp_path: Path) -> None:
+def test_doctor_asks_the_provider(
+    settings: HttpSettings, provider: Provider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # no proxy of the environment is used
     whole = Settings(storage=StorageSettings(directory=tmp_path), http=settings)
 
     (good,) = check_single_sign_on(whole)

@@ -75,6 +75,15 @@ def test_a_round_counts_its_films_and_what_readers_said(node: Finished) -> None:
     assert [missed[name] for name in ("accepted", "added", "agreed")] == ["0", "1", ""]
 
 
+def test_without_a_period_the_last_thirty_days_are_counted(node: Finished) -> None:
+    today = datetime.now(node.settings.site.zone).date()
+    first = today.fromordinal(today.toordinal() - 29)
+
+    named = node.client().get("/statistics.csv").headers["content-disposition"]
+
+    assert named == f'attachment; filename="statistics-{first}-{today}.csv"'
+
+
 def test_the_page_shows_the_counts_and_no_patient(node: Finished) -> None:
     page = node.client().get("/statistics")
     assert page.status_code == 200
