@@ -47,7 +47,7 @@ def write(path: Path, settings: Settings) -> None:
     path.write_text(config.render(settings), encoding="utf-8")
 
 
-def test_a_refused_caller_is_accepted_after_a_good_reload(tmp_path: Path) -> None:
+def test_a_refused_caller_and_a_moved_archive_are_used_after_a_good_reload(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
     with Service(settings) as node:
         changed = with_caller(settings)
@@ -73,7 +73,16 @@ def test_a_refused_caller_is_accepted_after_a_good_reload(tmp_path: Path) -> Non
         assert (done.returncode, done.stdout) == (0, "node: listener.callers in use\n"), done.stderr
         assert peers.send(films.thumbnail(), port=node.dicom_port, calling_ae="NEWROOM") == 0
         assert run_command("reload", node.settings_path).stdout == "node: nothing has changed\n"
-        assert node.stop() == 0
+
+        with peers.ReceivingArchive() as archive:
+            (known,) = changed.destinations
+            assert isinstance(known, DicomDestination)
+            write(node.settings_path, replace(changed, destinations=(replace(known, port=archive.port),)))
+            assert run_command("reload", node.settings_path).stdout == "node: destinations in use\n"
+            later = films.as_another(films.thumbnail(), "later", study="later")
+            assert peers.send(later, port=node.dicom_port) == 0
+            archive.wait_for_kept(2)
+            assert node.stop() == 0
 
 
 @pytest.mark.drill(part="processes")
