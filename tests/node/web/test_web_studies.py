@@ -20,6 +20,7 @@ from node.read import grayscale
 from node.read.grayscale import Window
 from node.store.correction import CorrectionKind
 from node.web import findings
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import decoded, films
 from tests.support.finished import Finished
 
@@ -123,6 +124,8 @@ def test_an_output_has_the_bytes_that_were_written(node: Node) -> None:
     for output in outputs:
         answer = node.client.get(f"/api/v1/outputs/{output['uid']}")
         assert answer.headers["content-type"] == "application/dicom"
+        named = f'attachment; filename="{output["uid"]}.{output["kind"]}.dcm"'
+        assert answer.headers["content-disposition"] == named
         (written,) = node.finished.spool.directory.glob(f"studies/*/outputs/{output['uid']}~*")
         assert answer.content == written.read_bytes()
 
@@ -138,6 +141,11 @@ def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
     assert np.array_equal(narrow, decoded.stored_picture(node.alone).shown(Window(center=center, width=width / 4)))
     assert (narrow == 0).mean() > (node.pixels() == 0).mean()
     assert node.client.get(f"{node.picture}?center=5").status_code == 422, "half a window"
+    levels = decoded.stored_picture(node.alone).levels
+    exposed = levels.values[levels.exposed]
+    shown, inverted = (node.client.get(f"{node.picture}{query}").headers for query in ("", "?invert=true"))
+    assert list(map(float, shown["x-values"].split())) == [exposed.min(), exposed.max()]
+    assert (shown["x-dark"], inverted["x-dark"]) == ("high", "low"), "a film of MONOCHROME1"
 
 
 def test_an_inverted_picture_exchanges_black_and_white(node: Node) -> None:
@@ -187,7 +195,14 @@ def test_rows_of_findings_say_what_the_study_says(node: Node) -> None:
     rows = node.findings(since="2000-01-01T00:00:00Z")["rows"]
     own = [row for row in rows if row["film"] == frontal["uid"]]
     assert {row["finding"]: (row["state"], row["probability"], row["boxes"]) for row in own} == said
-    assert {(row["series"], row["model"]) for row in own} == {("1.2.3.9", frontal["model"])}
+    listed = frontal["film"]["findings"]
+    coded = {finding["prompt"]: ("^".join(finding["code"][:2]), finding["laterality"]) for finding in listed}
+    assert {row["finding"]: (row["code"], row["side"]) for row in own} == coded
+    read_by = ("model", "engine", "prompts")
+    assert {tuple(row[name] for name in ("series", "study", *read_by)) for row in own} == {
+        ("1.2.3.9", str(node.mixed[0].StudyInstanceUID), *(frontal[name] for name in read_by))
+    }
+    assert {row["received_at"] for row in own} == {frontal["received_at"]}
     assert frontal["model"]
     (other,) = [row for row in rows if row["film"] == lateral["uid"]]
     assert (other["finding"], other["state"], other["boxes"], other["probability"]) == (None, "not_processed", [], None)
@@ -208,6 +223,7 @@ def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
     for _ in range(3):
         page = node.findings(limit=1, **({} if cursor is None else {"cursor": cursor}))
         studies.append({row["study"] for row in page["rows"]})
+        assert page["is_last"] is False, "another may follow"
         cursor = page["cursor"]
     assert studies == [{str(film.StudyInstanceUID)} for film in (node.alone, node.pair[0], node.mixed[0])]
     rest = node.findings(cursor=cursor)
@@ -222,4 +238,10 @@ def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
     (row,) = [row for row in again if row["said"] is not None]
     assert {row["study"] for row in again} == {str(node.alone.StudyInstanceUID)}
     assert (row["finding"], row["state"], row["said"]) == ("pleural_effusion", "absent", "rejected")
-    assert row["at"] is not None
+    assert (row["by"], row["at"]) == ("anna", "2026-11-23T12:00:01Z")
+
+    node.finished.read(highdicom_note(node.alone))
+    rejected = node.findings(cursor=cursor)["rows"]
+    assert [(row["state"], row["finding"]) for row in rejected if row["film"] == node.alone.SOPInstanceUID] == [
+        ("rejected", None)
+    ], "what the archive rejected is no finding"
