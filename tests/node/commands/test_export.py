@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -33,6 +34,7 @@ from node.read.routing import Action
 from node.store.correction import CorrectionKind
 from tests.node.jobs.test_corrected_rounds import FILM, KEY, correct
 from tests.node.jobs.test_rounds import Bench
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films, material, validators
 from tests.support.service import settings_for
 
@@ -134,6 +136,30 @@ def test_an_export_holds_films_objects_and_labels_and_names_nobody(tmp_path: Pat
     (line,) = read_films(out / "films.jsonl", find_films(FilmSource(file=str(out / "films.jsonl"))), side=64)
     assert line.line["present"] == {KEY: False, "cardiomegaly": True}
     assert "burned into the pixels" in (out / "README.md").read_text(encoding="utf-8")
+    with (out / "findings.csv").open(encoding="utf-8", newline="") as table:
+        judged = {row["finding"]: (row["state"], row["reader"]) for row in csv.DictReader(table) if row["reader"]}
+    assert judged == {KEY: ("absent", "rejected"), "cardiomegaly": ("present", "added")}
+
+
+@pytest.mark.parametrize(("age", "told"), [("089Y", "089Y"), ("090Y", "090Y"), ("103Y", "090Y")])
+def test_nobody_is_older_than_ninety_and_no_time_of_day_leaves(tmp_path: Path, age: str, told: str) -> None:
+    film = films.changed(FILM, {"PatientAge": age, "PatientBirthDate": "", "StudyTime": "101530"})
+    values, person = decoding.stored_values(films.saved(tmp_path, film)), deidentified.person_of(film, "a")
+
+    made = dcmread(BytesIO(deidentified.film(film, values, person, Pseudonyms(key=b"0" * 64))))
+
+    assert (made.PatientAge, made.StudyTime or "", made.PatientBirthDate or "") == (told, "", "")
+    assert (made.PatientIdentityRemoved, made.LongitudinalTemporalInformationModified) == ("YES", "MODIFIED")
+    assert [code.CodeValue for code in made.DeidentificationMethodCodeSequence] == [*deidentified.OPTIONS]
+
+
+def test_a_film_that_the_archive_rejected_is_left_out(tmp_path: Path, node: Settings) -> None:
+    read(node, FILM).receive(highdicom_note(FILM))
+
+    out = exported(node, tmp_path / "out")
+
+    assert list(out.glob("*/*/*.dcm")) == []
+    assert "- 1 rejected by the archive\n" in (out / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
