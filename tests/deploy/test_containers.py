@@ -29,8 +29,6 @@ from tests.paths import REPOSITORY
 from tests.support.peers import LOOPBACK, missing, require
 from tests.support.web_access import client_of, opened, users_in
 
-pytestmark = pytest.mark.drill(part="deployment")
-
 DEPLOY = REPOSITORY / "deploy"
 COMPOSE = DEPLOY / "compose"
 DOCKERFILE = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
@@ -310,5 +308,8 @@ def test_systemd_accepts_the_unit_and_finds_it_locked_down(tmp_path: Path) -> No
         timeout=60,
     )
 
+    said = dict(re.findall(r"^(\w+)=(.*)$", unit, re.MULTILINE))
+    assert (said["Restart"], said["RestartPreventExitStatus"], said["KillMode"]) == ("always", "2", "mixed")
+    assert [said[name] for name in ("UMask", "StateDirectoryMode", "LogsDirectoryMode")] == ["0077", "0700", "0700"]
     assert (verified.returncode, verified.stderr) == (0, "")
     assert security.returncode == 0, security.stdout[-600:]

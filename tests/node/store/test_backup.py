@@ -20,7 +20,7 @@ from tests.support import films, peers
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, settings_for
 
-pytestmark = pytest.mark.drill(part="kills")
+KILLS = pytest.mark.drill(part="kills")
 
 
 def back_up(storage: Path, backup: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +56,7 @@ def once(*studies: str) -> dict[tuple[str, str], int]:
     return {(study, kind): 1 for study in studies for kind in ("SR", "PR")}
 
 
+@KILLS
 def test_a_restored_node_delivers_the_rest_and_nothing_twice(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
@@ -84,6 +85,7 @@ def test_a_restored_node_delivers_the_rest_and_nothing_twice(tmp_path: Path) -> 
         assert results(archive) == once(delivered, finished, waiting, later)
 
 
+@KILLS
 def test_a_snapshot_of_a_running_node_starts_as_after_a_power_cut(tmp_path: Path) -> None:
     restic = [peers.require("restic"), "--repo", str(tmp_path / "repository"), "--no-cache", "--quiet"]
     environment = {**os.environ, "RESTIC_PASSWORD": "restic"}
@@ -149,6 +151,7 @@ def test_a_database_that_cannot_be_copied_leaves_no_backup(tmp_path: Path) -> No
     assert not (tmp_path / "backup").exists()
 
 
+@KILLS
 def test_a_backup_of_studies_at_every_stage_loses_no_result(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
