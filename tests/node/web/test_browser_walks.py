@@ -23,10 +23,11 @@ from pydicom.dataset import Dataset
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
 from tests.drills.conformance.ohif import beside
+from tests.node.web.test_browser_film import CHANGES, SIDES, place_of, stored_place
 from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
-from tests.support.browsed import SIZES, Browsed, browsed, tab_to
+from tests.support.browsed import SIZES, Browsed, browsed, drag, tab_to
 from tests.support.identity_provider import Provider, oidc_of
 from tests.support.orthanc import Orthanc, beside_node
 from tests.support.peers import LOOPBACK, ReceivingArchive
@@ -41,7 +42,7 @@ SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
 def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: Browser) -> None:
     """With the node's pages alone, from a patient's name to what did not arrive, and on to OHIF."""
     film = films.as_another(films.thumbnail({"PatientName": "Zimmer^Anna"}), "newcomer", study="newcomer")
-    films.changed(film, {"PixelSpacing": [0.4, 0.4], "SeriesDescription": "Film 1"})
+    films.changed(film, {"PixelSpacing": [0.4, 0.4], "SeriesDescription": "Film 1", "PatientOrientation": ["L", "F"]})
     actions: list[str] = []
     with hospital(tmp_path) as (orthanc, service), browsed(browser, service.http_port) as seen:
         orthanc.upload(film)
@@ -60,6 +61,9 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
         expect(page.locator(".troubles")).to_contain_text("registry", timeout=SLOW)
         do("open the study", page.locator("td.who a").click)
         page.wait_for_selector("#stage.ready")
+        boxes_and_sides_follow(page, film)
+        page.reload()
+        page.wait_for_selector("#stage.ready")
         why = page.locator("#results .delivery", has_text="registry").first
         expect(why).to_contain_text(re.compile("registry: .*(title|rejected)"), timeout=SLOW)
         do("accept a finding", page.locator('[data-correct="accept"]').first.click)
@@ -69,6 +73,26 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
             labels = [label for report in shown.reports() for label in report.labels]
     assert [label for label in labels if re.search(r", confirmed, AI: \d+\.00 %$", label)]
     assert len(actions) <= MOST_ACTIONS, actions
+
+
+def boxes_and_sides_follow(page: Page, film: Dataset) -> None:
+    """Turn and mirror the film: boxes and sides go with it, and a box is drawn in pixels of the stored film."""
+    first, edges = "rect[data-number]", {"start": "start", "end": "end"}
+    rect = stored_place(page, first, film)
+    for key in "rm":
+        page.keyboard.press(key)
+        rect = CHANGES[key](rect)
+        edges = {letter: SIDES[key].get(edge, edge) for letter, edge in edges.items()}
+        assert place_of(page, first) == pytest.approx(rect, abs=0.02), key
+        shown = {letter: page.locator(f".side[data-edge={letter}]").get_attribute("class") for letter in edges}
+        assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, key
+    page.locator('.tools [data-tool="box"]').click()
+    drag(page, (0.4, 0.3), (0.55, 0.6))
+    drawn = stored_place(page, "#drawn", film)
+    for key in "rm":
+        drawn = CHANGES[key](drawn)
+    assert place_of(page, "#drawn") == pytest.approx(drawn, abs=0.02)
+    assert place_of(page, "#drawn", within="#frame") == pytest.approx((0.4, 0.3, 0.15, 0.3), abs=0.01)
 
 
 @contextmanager
