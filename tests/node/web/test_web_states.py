@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from fastapi import FastAPI
@@ -16,14 +19,20 @@ from models.documents import encode
 from node import metrics
 from node.answers.questions import Topic, understand
 from node.commands import operate
+from node.config import SiteSettings
 from node.domain import Delivery, DeliveryState, StudyState
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
 from node.read import prompts
+from node.store.correction import Correction, CorrectionKind
+from node.store.rounds import RoundMark
+from node.store.statistics import Turnaround
 from node.store.worklist import ReviewRow
-from node.web import problems, shown_film, words
+from node.web import problems, shown_film, statistics, words
 from node.web.problems import Problem
+from node.web.studies import WaitingCorrections
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.paths import REPOSITORY
 from tests.support import films, samples
 from tests.support.finished import Finished, pages_of, parts_of
@@ -237,6 +246,82 @@ def test_a_page_says_of_a_film_what_every_output_says() -> None:
     assert page.unreported == (("Not reported (below threshold, may have been missed)", ["Pneumothorax 4 %"]),)
 
 
+def test_the_page_of_a_study_draws_and_says_what_its_answer_says(tmp_path: Path) -> None:
+    tokyo, label = ZoneInfo("Asia/Tokyo"), "AI RESEARCH - NOT FOR DIAGNOSIS"
+    node = Finished(tmp_path / "node", change=lambda settings: replace(settings, site=SiteSettings(timezone=tokyo.key)))
+    film = films.thumbnail()
+    node.read(film)
+    path, pages = f"/studies/{film.StudyInstanceUID}", node.client()
+    (told,) = pages.get(f"/api/v1{path}").json()["films"]
+
+    page = html.unescape(pages.get(path).text).replace("\xa0", " ")
+
+    received = datetime.fromisoformat(told["received_at"]).astimezone(tokyo)
+    assert f"received {received:%Y-%m-%d %H:%M} Asia/Tokyo" in page
+    assert page.count(label) == 3, "above the film, on it and below"
+    assert all(label in pages.get(other).text for other in ("/", "/review", "/upload", "/statistics"))
+    rect = '<rect class="box (?:present|review)" ' + " ".join(
+        f'{name}="([^"]*)"' for name in "x y width height".split()
+    )
+    boxes = [box["box"] for finding in told["film"]["findings"] for box in finding["boxes"]]
+    drawn = sorted(tuple(map(float, found)) for found in re.findall(rect, page))
+    assert drawn == sorted((left, top, right - left, bottom - top) for left, top, right, bottom in boxes)
+    assert drawn and [line for line in told["film"]["impression"] if line not in page] == []
+    assert shown_film.glossary().caution in page
+
+    node.read(highdicom_note(film))
+    rejected = pages.get(path).text
+    assert "The archive rejected this film" in rejected
+    assert '<rect class="box' not in rejected and 'class="finding ' not in rejected
+
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+REJECTED = Correction(
+    id="a" * 32,
+    study_uid=STUDY,
+    film="1.2",
+    kind=CorrectionKind.REJECT,
+    at=NOON,
+    by="anna",
+    source="page",
+    prompt=samples.several().findings[0].prompt,
+)
+LATER = replace(REJECTED, id="b" * 32, prompt=samples.several().findings[1].prompt)
+
+
+@pytest.mark.parametrize(
+    ("made", "followed", "leaves_in", "state", "seconds"),
+    [
+        ([], (), None, "", 0),
+        ([REJECTED], (), 42.5, "waiting", 43),
+        ([REJECTED], (), None, "pending", 0),
+        ([REJECTED, LATER], (REJECTED.id,), None, "pending", 0),
+        ([REJECTED, LATER], (REJECTED.id, LATER.id), None, "written", 0),
+    ],
+)
+def test_a_page_says_whether_the_report_follows_what_a_reader_corrected(
+    made: list[Correction], followed: tuple[str, ...], leaves_in: float | None, state: str, seconds: int
+) -> None:
+    leave_at = None if leaves_in is None else NOON + timedelta(seconds=leaves_in)
+    mark = RoundMark(number=3, created_at=NOON, files=(), outputs=(), corrections=followed)
+
+    page = shown_film.show_corrections(
+        samples.several(), made, [mark], waiting=WaitingCorrections(changes=1, leave_at=leave_at), now=NOON
+    )
+
+    assert (page.state, page.seconds, page.round) == (state, seconds, 3)
+    assert [*reversed(page.counting)] == made
+    assert page.texts.get(REJECTED.id) == ("Rejected: pleural effusion" if made else None)
+
+
+def test_times_to_the_first_result_are_told_by_the_middle_and_by_nearly_all() -> None:
+    times = [Turnaround(day="2026-11-27", scanner="a", station="b", seconds=second) for second in range(100, 0, -1)]
+
+    line = statistics.film_line("All", [], times)
+
+    assert (line.median_seconds, line.p95_seconds) == (50.5, 95.0)
+
+
 def test_a_page_names_apart_what_the_model_leaves_out() -> None:
     film = samples.film(findings=(samples.left_out(), samples.absent(samples.EDEMA)))
 
@@ -382,6 +467,16 @@ def test_digits_are_searched_as_they_are_typed(node: Finished, typed: str) -> No
     page = delivered(node, SENT, study="9").get("/", params={"q": typed}).text
     assert f'data-uid="{STUDY}"' in page
     assert 'data-uid="9"' not in page
+
+
+def test_the_worklist_has_pages_of_fifty_studies(node: Finished) -> None:
+    for number in range(51):
+        node.ledger.set_study(f"1.2.{number}", "finished")
+    pages = node.client()
+
+    shown = [set(re.findall('data-uid="([^"]*)"', pages.get("/", params={"page": page}).text)) for page in (1, 2)]
+
+    assert (len(shown[0]), shown[1]) == (50, {"1.2.0"})
 
 
 @pytest.mark.parametrize("page", ["-1", "9e9", "99999999999"])
