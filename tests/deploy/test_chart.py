@@ -115,7 +115,10 @@ def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str
     workload = workloads(made_of(name))[role]
 
     pod, container = pod_of(workload), container_of(workload)
-    assert pod["securityContext"]["runAsNonRoot"] is True
+    rights = pod["securityContext"]
+    assert rights["runAsNonRoot"] is True
+    assert rights["runAsUser"] == rights["runAsGroup"] == rights["fsGroup"]
+    assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
     assert pod["automountServiceAccountToken"] is False
     assert container["securityContext"] == {
         "readOnlyRootFilesystem": True,
@@ -123,7 +126,10 @@ def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str
         "capabilities": {"drop": ["ALL"]},
     }
     assert f"USER {pod['securityContext']['runAsUser']}:" in (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
-    assert all(container[f"{kind}Probe"]["httpGet"]["port"] == "http" for kind in ("startup", "liveness", "readiness"))
+    asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert {kind: (probe["path"], probe["port"]) for kind, probe in asked.items()} == {
+        "startup": ("/live", "http"), "liveness": ("/live", "http"), "readiness": ("/ready", "http"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "worker")])
@@ -305,6 +311,28 @@ def test_the_program_knows_the_arguments_of_every_part(tmp_path: Path, capsys: p
         arguments = container_of(workload)["args"]
         assert main([missing if argument == "/etc/chex-node/node.toml" else argument for argument in arguments]) == 2
         assert "missing.toml: cannot be read" in capsys.readouterr().err  # and no word of an argument
+
+
+def test_films_outlive_the_release_and_changed_settings_start_new_pods() -> None:
+    objects = made_of("split")
+    changed = rendered(merged(example("split"), {"settings": {"study": {"quiet_seconds": 7}}}))
+
+    assert the_only(objects, "PersistentVolumeClaim")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    probed = [
+        service["spec"]
+        for service in of_kind(objects, "Service")
+        if service["metadata"]["labels"].get("app.kubernetes.io/component") == "http"
+    ]
+    assert [spec["publishNotReadyAddresses"] for spec in probed] == [True]
+    assert workloads(objects)["listener"]["spec"]["strategy"] == {"rollingUpdate": {"maxUnavailable": 0}}
+    before, after = (
+        {
+            role: workload["spec"]["template"]["metadata"]["annotations"]["checksum/settings"]
+            for role, workload in workloads(found).items()
+        }
+        for found in (objects, changed)
+    )
+    assert not set(before.values()) & set(after.values())
 
 
 def test_no_password_is_in_a_setting() -> None:
