@@ -141,7 +141,13 @@ def probe(destination: DicomDestination, calling: Calling, *, sop_classes: Seque
     with ended(association):
         accepted = frozenset(context.abstract_syntax for context in association.accepted_contexts)
         if Verification in accepted:
-            _send_echo(association, destination)
+            try:
+                status = association.send_c_echo()
+            except RuntimeError as error:
+                raise DestinationDown(f"{destination.name} ended the association") from error
+            _check_turn(association, destination)
+            if "Status" not in status:
+                raise DestinationDown(f"{destination.name} gave no answer")
     return frozenset(uid for uid in accepted if uid is not None)
 
 
@@ -210,17 +216,6 @@ def confirm(open_: Sequence[Delivery], destination: DicomDestination, asking: As
         while association.is_established and time.monotonic() < end and not asking.is_over():
             time.sleep(_LOOK_SECONDS)
         reporting.finish()
-
-
-def _send_echo(association: Association, destination: DicomDestination) -> None:
-    """Send a C-ECHO. Raises DestinationDown when no answer comes."""
-    try:
-        status = association.send_c_echo()
-    except RuntimeError as error:
-        raise DestinationDown(f"{destination.name} ended the association") from error
-    _check_turn(association, destination)
-    if "Status" not in status:
-        raise DestinationDown(f"{destination.name} gave no answer")
 
 
 def judge_request(status: Dataset, destination: DicomDestination) -> None:

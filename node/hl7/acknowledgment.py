@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from node.hl7.text import SEGMENT_END, Message, Segment, escape, read
+from node.hl7.text import HEADER, SEGMENT_END, Delimiters, Message, Segment, escape, read
 
 
 class AcknowledgmentCode(StrEnum):
@@ -63,12 +63,11 @@ def acknowledge(
 
     now: in the site's time zone
     """
-    header = message.header if message is not None else None
-    asked, trigger, processing = (
-        ("", "", "") if header is None else (header.text(10), header.text(9, 2), header.text(11))
-    )
+    header = Segment(fields=(HEADER,), delimiters=Delimiters()) if message is None else message.header
+    asked, trigger, processing = header.text(10), header.text(9, 2), header.text(11)
     own_id = hashlib.sha256(f"{asked} {now.isoformat()}".encode()).hexdigest()[:20]
-    addresses = "|".join(_echo(header, field) for field in (5, 6, 3, 4))  # from whom it was asked, to whom asked
+    # From whom it was asked, and to whom.
+    addresses = "|".join("^".join(map(escape, header.components(field))) for field in (5, 6, 3, 4))
     lines = [
         f"MSH|^~\\&|{addresses}|{now:%Y%m%d%H%M%S%z}||ACK^{escape(trigger)}^ACK|{own_id}|{escape(processing) or 'P'}"
         "|2.5.1||||||UNICODE UTF-8",
@@ -78,11 +77,6 @@ def acknowledge(
         lines[-1] += f"|{escape(complaint.text)}"
         lines.append(f"ERR|||{complaint.condition}^^HL70357|E||||{escape(complaint.text)}")
     return (SEGMENT_END.join(lines) + SEGMENT_END).encode()
-
-
-def _echo(header: Segment | None, field: int) -> str:
-    """Return a field of the message that is answered."""
-    return "" if header is None else "^".join(map(escape, header.components(field)))
 
 
 def _conditions(message: Message, answer: Segment) -> Iterator[str]:

@@ -132,7 +132,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A received message; its header comes first; doubt, is_utf_8: of its text, as in `DecodedMessage`."""
+    """A received message; its header comes first.
+
+    doubt: why its text may be wrong, in words without patient data; "" if it is in the set that the message names
+    is_utf_8: whether a doubtful text is at least valid UTF-8
+    """
 
     segments: tuple[Segment, ...]
     doubt: str = ""
@@ -149,21 +153,20 @@ class Message:
 
 
 def read(content: bytes, *, default: str = "") -> Message:
-    """Split a message into segments and fields, in the character set that its header names; default: see `decode`.
+    """Split a message into segments and fields, in the character set that its header names; default: see `_decode`.
 
     Raises ValueError.
     """
     header = _lines(content.decode("iso8859-1"))[0]  # delimiters and MSH-18 are ASCII in every set that is read here
     delimiters = _delimiters(header)
     named = _character_sets(_segment(header, delimiters))
-    decoded = decode(content, named, default=default)
-    segments = tuple(_segment(line, delimiters) for line in _lines(decoded.text))
-    doubt = decoded.doubt
+    text, doubt, is_utf_8 = _decode(content, named, default=default)
+    segments = tuple(_segment(line, delimiters) for line in _lines(text))
     if _character_sets(segments[0]) != named:  # a delimiter was inside a character before MSH-18
         doubt = doubt or "its character set (MSH-18) cannot be found"
-    if re.search(_switches(delimiters), decoded.text):
+    if re.search(_switches(delimiters), text):
         doubt = doubt or "it switches character sets by escape sequences that are not read here"
-    return Message(segments=segments, doubt=doubt, is_utf_8=decoded.is_utf_8)
+    return Message(segments=segments, doubt=doubt, is_utf_8=is_utf_8)
 
 
 def _character_sets(header: Segment) -> list[str]:
@@ -236,19 +239,6 @@ def unescape(text: str, delimiters: Delimiters) -> str:
     return re.sub(f"{mark}([^{mark}]*){mark}", value, text)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedMessage:
-    """The text of a received message.
-
-    doubt: why it may be wrong, in words without patient data; "" if it is in the set that the message names
-    is_utf_8: whether a doubtful text is at least valid UTF-8
-    """
-
-    text: str
-    doubt: str = ""
-    is_utf_8: bool = False
-
-
 def encode(text: str, character_set: str) -> bytes:
     r"""Encode a text; characters outside the set become `?`.
 
@@ -267,9 +257,10 @@ def holds(text: str, character_set: str) -> bool:
     return True
 
 
-def decode(content: bytes, named: Sequence[str], *, default: str = "") -> DecodedMessage:
+def _decode(content: bytes, named: Sequence[str], *, default: str) -> tuple[str, str, bool]:
     """Decode a received message, in any case: by the set that it names, else as UTF-8, else as ISO 8859-1.
 
+    Returns text, `doubt` and `is_utf_8` of a `Message`.
     Headers often name no character set, or a wrong one, and no order must be lost because of that.
     named: the repetitions of MSH-18, of which the first is active until an escape sequence (2.15.9.18)
     default: the set of a message that names none; "" for ASCII, as the standard has it
@@ -291,10 +282,10 @@ def decode(content: bytes, named: Sequence[str], *, default: str = "") -> Decode
     elif text is None or (is_other and utf_8 is not None and is_rather_utf_8(utf_8, text, codec)):
         doubt = "it has bytes that do not fit the character set in MSH-18"
     else:
-        return DecodedMessage(text=text)
+        return text, "", False
     if utf_8 is not None:
-        return DecodedMessage(text=utf_8, doubt=doubt, is_utf_8=True)
-    return DecodedMessage(text=text or valid(content, codec or "utf-8") or content.decode("iso8859-1"), doubt=doubt)
+        return utf_8, doubt, True
+    return text or valid(content, codec or "utf-8") or content.decode("iso8859-1"), doubt, False
 
 
 def _codec(names: Sequence[str]) -> str | None:

@@ -38,19 +38,17 @@ _MOST_WAITING: Final = 16
 
 
 class QuestionAnswerer:
-    """Answers questions about the films of one spool, with the prompts in use when they are asked. Thread-safe."""
+    """Answers questions about the films of one spool, with the prompts in use when they are asked. Thread-safe.
+
+    is_broken: whether the GPU is unusable, so that the process must end
+    """
 
     def __init__(self, spool: Spool, model: OpenModel, metrics: Metrics) -> None:
         self._spool, self._model, self._metrics = spool, model, metrics
         self._places = threading.BoundedSemaphore(_MOST_WAITING)
         self._seeing = threading.Lock()
         self._seen: OrderedDict[Path, SeenFilm] = OrderedDict()
-        self._is_broken = False
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether the GPU is unusable, so that the process must end."""
-        return self._is_broken
+        self.is_broken = False
 
     def use(self, model: OpenModel) -> None:
         """Answer with other prompts from now on; model: the same reader with them."""
@@ -114,7 +112,7 @@ class QuestionAnswerer:
             log.get().info("question.dropped", study=film.study_uid)
             raise
         except ModelLost:
-            self._is_broken = True
+            self.is_broken = True
             raise
         finally:
             self._places.release()

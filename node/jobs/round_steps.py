@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -161,7 +161,8 @@ class Steps:
             self._log_identity(planned.study_uid, written)
             outputs = written.mark.outputs
             earlier = {output.sop_instance_uid for mark in facts.rounds for output in mark.outputs}
-            self._log_void(planned.study_uid, outputs)
+            if void := {uid for output in outputs for uid in output.voids}:  # rejected or withdrawn
+                log.get().warning("outputs.voided", study=planned.study_uid, outputs=len(void))
             deliveries = {
                 name: tuple(
                     delivery
@@ -201,11 +202,6 @@ class Steps:
         if written.unmatched:
             self.metrics.orders_unmatched.inc(written.unmatched)
             log.get().warning("order.unmatched", study=study_uid, outputs=written.unmatched)
-
-    def _log_void(self, study_uid: str, outputs: Iterable[OutputObject]) -> None:
-        """Log that outputs of earlier rounds are rejected or withdrawn."""
-        if void := {uid for output in outputs for uid in output.voids}:
-            log.get().warning("outputs.voided", study=study_uid, outputs=len(void))
 
     def _withholds(self, destination: str, output: OutputObject) -> bool:
         """End the waiting deliveries that an output makes void; return whether the destination got none of these.

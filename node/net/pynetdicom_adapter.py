@@ -62,7 +62,6 @@ _ACCEPTED, _DATA, _ABORT = 0x02, 0x04, 0x07
 
 _WAIT_MILLISECONDS, _WAIT_SECONDS = 20, 0.02
 """An idle thread looks again after this time; the event that it waits for wakes it."""
-_QUICK_ACKNOWLEDGMENT: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux
 
 OpenDataset = Callable[[Dataset, PresentationContext | None], BytesIO]
 IsTooLong = Callable[[int, BytesIO | None], bool]
@@ -328,9 +327,8 @@ class PduSocket(AssociationSocket):
         poll.register(self._connection, select.POLLIN)
         if poll.poll(0) or not wait_milliseconds:
             return bool(poll.poll(0))
-        if _QUICK_ACKNOWLEDGMENT is not None:
-            with suppress(OSError):
-                self._connection.setsockopt(socket.IPPROTO_TCP, _QUICK_ACKNOWLEDGMENT, 1)
+        with suppress(OSError):
+            self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         return bool(poll.poll(wait_milliseconds))
 
     def send(self, bytestream: bytes) -> None:

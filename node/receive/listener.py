@@ -76,25 +76,25 @@ class Listener:
             on_turn=self._refusals.tell,
             receive=partial(Reception, intake=self.intake),
         )
-        self._plain = self._serve(settings.port, terms, tls=None)
-        self._secure: Server | None = None
+        self._servers = [self._serve(settings.port, terms, tls=None)]
         if settings.tls is not None:
             try:
-                self._secure = self._serve(settings.tls.port, terms, tls=server_tls("listener", settings.tls, metrics))
+                tls = server_tls("listener", settings.tls, metrics)
+                self._servers.append(self._serve(settings.tls.port, terms, tls=tls))
             except BaseException:
-                self._plain.close()
+                self._servers[0].close()
                 raise
         metrics.associations_open.set_function(lambda: len(self._alive()))
 
     @property
     def port(self) -> int:
         """The real port."""
-        return self._plain.port
+        return self._servers[0].port
 
     @property
     def tls_port(self) -> int | None:
         """The real port for TLS; None without TLS."""
-        return None if self._secure is None else self._secure.port
+        return self._servers[1].port if len(self._servers) > 1 else None
 
     @property
     def is_listening(self) -> bool:
@@ -110,10 +110,6 @@ class Listener:
         for server in self._servers:
             server.close()
         self._refusals.close()
-
-    @property
-    def _servers(self) -> list[Server]:
-        return [server for server in (self._plain, self._secure) if server is not None]
 
     def _serve(self, port: int, terms: Terms, *, tls: ServerTls | None) -> Server:
         handlers: list[evt.EventHandlerType] = [
