@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy import typing as npt
 
 REFUSALS: Final = ("caller", "called_ae", "disk", "failed", "limit", "protocol", "silent", "tls")
-HTTP_CLOSED: Final = ("limit", "silent")
+HTTP_CLOSED: Final = ("limit", "silent", "stalled")
 """Why the node closed an HTTP connection (`net.http_connections`)."""
 ABORTS: Final = ("idle", "length", "pieces", "protocol", "stalled")
 QUESTION_SOURCES: Final = ("page", "api", "dicom")

@@ -43,9 +43,11 @@ def export(settings: Settings, path: Path) -> int:
     """
     directory = settings.storage.directory
     files.require_started(directory)
-    if path.exists():
-        raise InputError(f"{path}: exists; name a new file")
-    prompt_set, pictures = prompts.load(settings.model.prompts), path.with_suffix(".films")
+    pictures = path.with_suffix(".films")
+    for target in (path, pictures):
+        if target.exists():
+            raise InputError(f"{target}: exists; name a new file")
+    prompt_set = prompts.load(settings.model.prompts)
     spool = Spool(directory, character_set=settings.site.character_set)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

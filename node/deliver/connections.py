@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from pydicom.uid import UID
@@ -92,7 +92,7 @@ class Associations:
         now = time.monotonic()
         seconds = min(self._idle_seconds, self._opened.setdefault(association, now) + _LONGEST_SECONDS - now)
         if seconds > 0 and association.is_established:
-            with self._changing:
+            with self._changing, suppress(RuntimeError):  # no thread is left for the timer: the association ends
                 if not self._is_closed:
                     timer = threading.Timer(seconds, self._release, (association, destination))
                     timer.daemon = True

@@ -192,6 +192,7 @@ class Alerts:
         self._after_seconds = after_seconds
         self._state = AlertState()
         self._attempts, self._next_at = 0, 0.0  # attempts in a row that were refused; the next, of `time.monotonic`
+        self._refused = ""  # key of the trouble whose alert was refused last
         self._is_written = True
         self._turn = ExitStack()
         self._has_turn = False
@@ -235,8 +236,9 @@ class Alerts:
         state = noted(self._state, found, now=now, after_seconds=self._after_seconds)
         if state != self._state or not self._is_written:
             self._keep(state)
-        for key, alert in due(state, now=now, after_seconds=self._after_seconds):
-            if time.monotonic() < self._next_at or not self._sent(alert):
+        alerts = due(state, now=now, after_seconds=self._after_seconds)
+        for key, alert in sorted(alerts, key=lambda item: item[0] == self._refused):
+            if time.monotonic() < self._next_at or not self._sent(key, alert):
                 break
             self._keep(told(self._state, key, alert))
 
@@ -247,14 +249,15 @@ class Alerts:
             write(self._directory, state)
             self._is_written = True
 
-    def _sent(self, alert: Alert) -> bool:
-        """Send an alert; after a refusal the webhook is left alone for longer and longer."""
+    def _sent(self, key: str, alert: Alert) -> bool:
+        """Send an alert; after a refusal the webhook is left alone for longer and longer, and others go first."""
         facts = {"name": alert.title, "attempts": self._attempts + 1}
         try:
             self._send(alert)
         except RetryLater as error:
             self._next_at = time.monotonic() + wait_seconds(self._attempts, longest=_LONGEST_WAIT_SECONDS)
             self._attempts += 1
+            self._refused = key
             log.get().warning("alert.delayed", reason=str(error), **facts)
             return False
         self._attempts = 0

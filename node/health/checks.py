@@ -19,6 +19,7 @@ from node.config import ZONE_IS_LEFT, Settings, StorageSettings, TlsTable, tls_t
 from node.deliver.kinds import Calling, sender_of
 from node.net import tls
 from node.settings.destinations import DestinationSettings
+from node.store import received
 
 _SOON_DAYS: Final = 30.0
 _CLOCK: Final = "clock"
@@ -79,18 +80,25 @@ def _days(count: float) -> str:
     return f"{count:.0f} day{'' if round(count) == 1 else 's'}"
 
 
-def check_clock(settings: Settings, *, now: datetime | None = None) -> Iterator[Check]:
-    """Compare the clock with times in its past, of the folder of studies and the program's own files; name the zone."""
+def check_clock(
+    settings: Settings, *, now: datetime | None = None, last_change: datetime | None = None
+) -> Iterator[Check]:
+    """Compare the clock with times in its past: the newest received film and the program's own files; name the zone.
+
+    last_change: when a study changed last, if the database is available; films are not examined then
+    """
     now = now or datetime.now(UTC)
     zone = settings.site.zone
     local = f"{now.astimezone(zone):%Y-%m-%d %H:%M:%S} {settings.site.timezone}"
-    studies = settings.storage.directory / "studies"
-    for what, path in (("a study came or went", studies), ("the program was installed", Path(__file__))):
-        moment = datetime.fromtimestamp(path.stat().st_mtime, zone) if path.exists() else now
-        if now < moment - _STEP:
+    program = datetime.fromtimestamp(Path(__file__).stat().st_mtime, UTC)
+    work = ("a study changed", last_change)
+    if last_change is None:
+        work = ("the newest film was received", received.newest_arrival(settings.storage.directory / "studies"))
+    for what, moment in (work, ("the program was installed", program)):
+        if moment is not None and now < moment - _STEP:
             yield fault(
                 _CLOCK,
-                f"it is {local} by this machine, but {what} at {moment:%Y-%m-%d %H:%M:%S}; "
+                f"it is {local} by this machine, but {what} at {moment.astimezone(zone):%Y-%m-%d %H:%M:%S}; "
                 "set the clock and have a time service keep it",
             )
             return

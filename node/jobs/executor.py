@@ -16,7 +16,7 @@ from typing import Final
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, DebouncerClient, EnqueueOptions
 
-from models.documents import encode
+from models.documents import decode, encode
 from node import log
 from node.config import StudySettings
 from node.deliver.delivery import Sending
@@ -38,6 +38,7 @@ from node.jobs.workflows import (
     QUIET,
     STUDIES,
     STUDY,
+    Planned,
     answer_workflow,
     deliveries_of,
     enqueue_delivery,
@@ -250,15 +251,28 @@ class Client:
         """Whether an executor has created the tables for queued work."""
         return database.has_executor_tables(self._sql)
 
-    def studies_to_plan(self) -> set[str]:
-        """Return the studies whose unread files an open workflow will still plan to read.
+    def planned_files(self) -> dict[str, frozenset[str] | None]:
+        """Return the files of each study that open workflows will read; None means every file of the study.
 
         A round that has begun continues with the files in its recorded plan, and ignores files that arrived since.
         """
+        planned: dict[str, frozenset[str] | None] = {}
         begun = database.begun_workflows(self._sql)
-        found = self._client.list_workflows(status=[*OPEN], name=[QUIET, STUDY], load_output=False)
-        to_plan = (status for status in found if status.name == QUIET or status.workflow_id not in begun)
-        return {str(status.input["args"][0]) for status in to_plan if status.input}
+        for status in self._client.list_workflows(status=[*OPEN], name=[QUIET, STUDY], load_output=False):
+            study_uid = str(status.input["args"][0]) if status.input else ""
+            if status.name == QUIET or status.workflow_id not in begun:  # its round makes a plan later
+                planned[study_uid] = None
+            elif planned.get(study_uid, frozenset()) is not None:
+                planned[study_uid] = (planned.get(study_uid) or frozenset()) | self._files_of(status.workflow_id)
+        return planned
+
+    def _files_of(self, workflow: str) -> frozenset[str]:
+        """Return the files of an open round; empty when it is finished or its plan is empty."""
+        noted = {step["function_name"]: step["output"] for step in self._client.list_workflow_steps(workflow)}
+        if "plan" not in noted or "finish" in noted:
+            return frozenset()
+        plan = decode(Planned, noted["plan"]).round
+        return frozenset() if plan is None else frozenset(plan.files)
 
     def touch_study(self, study_uid: str, settings: StudySettings) -> None:
         """Start or prolong the quiet time of a study."""

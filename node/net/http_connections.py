@@ -39,8 +39,7 @@ class Limits:
     """How many connections may be open, and how long a client may take.
 
     header_seconds: from the connection, or the first byte of its next request, to the end of the header
-    stalled_seconds: for sending the next `body_bytes` of a body; the system ends a connection that takes no more of
-        an answer for so long
+    stalled_seconds: for sending the next `body_bytes` of a body, or without taking any more of an answer
     """
 
     connections: int
@@ -130,7 +129,6 @@ class LimitedServer:
     async def _begin(self, connection: Connection, plain: socket.socket) -> None:
         """Begin with HTTP, or with the TLS handshake before it."""
         try:
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * self._limits.stalled_seconds))
             tls = None if self._tls is None else self._tls()
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection, plain, ssl=tls, ssl_shutdown_timeout=None if tls is None else _LAST_SECONDS
@@ -173,7 +171,9 @@ class LimitedServer:
         """Run the checks of each second."""
         now = time.monotonic()
         for connection in list(self._open):
-            if not connection.answers and now > connection.until:
+            if now - connection.taken_at(now) > self._limits.stalled_seconds:
+                self._close(connection, "stalled")
+            elif not connection.answers and now > connection.until:
                 self._close(connection, "silent")
         self._on_second()
 
@@ -202,6 +202,7 @@ class Connection(H11Protocol):
     ) -> None:
         super().__init__(config, state, {_CONNECTION: self})
         self.host, self.answers, self._limits, self._others = host, 0, limits, others
+        self._waiting, self._taken_at = 0, time.monotonic()
         self.until = time.monotonic() + limits.header_seconds
         others[self] = None
 
@@ -214,6 +215,16 @@ class Connection(H11Protocol):
             self.transport.abort()
         if self.transport.is_closing():  # it has answered 400, and must not answer in another way as well
             super().connection_lost(None)
+
+    def taken_at(self, now: float) -> float:
+        """Return when the client was last seen to read waiting bytes; `now` if none wait."""
+        waiting = 0
+        if self.transport is not None:
+            waiting = self.transport.get_write_buffer_size()
+        if waiting == 0 or waiting < self._waiting:
+            self._taken_at = now
+        self._waiting = waiting
+        return self._taken_at
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave, and pass on that there was no error: after one, the keep-alive timer would run on."""

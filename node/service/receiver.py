@@ -96,8 +96,8 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
     spool = shared.spool
 
     @cache
-    def to_plan_at_start() -> set[str]:
-        return client.studies_to_plan()
+    def planned_at_start() -> dict[str, frozenset[str] | None]:
+        return client.planned_files()
 
     @cache
     def gathering_at_start() -> dict[str, str]:
@@ -110,7 +110,8 @@ def _touch(shared: Shared, ledger: Ledger, client: Client, damaged: threading.Ev
         if (parked_at := ledger.parked_at(study_uid)) is not None:  # parked: it waits for a person, or for a new film
             # A study that was parked in the future: the clock was set back since, so times give no order.
             return parked_at > time.time() or any(instance.received_at.timestamp() > parked_at for instance in unread)
-        return bool(unread) and study_uid not in to_plan_at_start()
+        planned = planned_at_start().get(study_uid, frozenset())
+        return planned is not None and not {instance.path.name for instance in unread} <= planned
 
     def touch(study_uid: str, is_new: bool) -> bool:
         take(spool, study_uid, settings=shared.settings.questions, run_object=client.run_object)

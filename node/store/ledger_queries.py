@@ -98,7 +98,7 @@ class Overview:
     deliveries: number by destination and state
     pauses: by destination that has accepted nothing since a failed delivery that is still open
     taken: by destination, when it last took an output, in seconds since the epoch; without those that took none
-    oldest: when the oldest open study changed
+    oldest, last_change: when the oldest open study changed, and any study last
     oldest_deliveries: by destination, when the oldest unsent delivery was queued
     uncommitted: by destination, number of outputs that await commitment, and when the oldest was sent
     """
@@ -109,6 +109,7 @@ class Overview:
     pauses: Mapping[str, Pause] = field(default_factory=dict)
     taken: Mapping[str, float] = field(default_factory=dict)
     oldest: datetime | None = None
+    last_change: datetime | None = None
     oldest_deliveries: Mapping[str, datetime] = field(default_factory=dict)
     uncommitted: Mapping[str, tuple[int, datetime]] = field(default_factory=dict)
 
@@ -134,6 +135,7 @@ def overview_of(connection: sa.Connection) -> Overview:
     deliveries = connection.execute(sa.select(*pair, count).group_by(*pair))
     is_open = STUDIES.c.state.in_(("receiving", "reading"))
     oldest = connection.execute(sa.select(sa.func.min(STUDIES.c.changed_at)).where(is_open)).scalar()
+    last_change = connection.execute(sa.select(sa.func.max(STUDIES.c.changed_at))).scalar()
     to_be_sent = sa.select(name, sa.func.min(DELIVERIES.c.created_at)).where(IS_TO_BE_SENT).group_by(name)
     taken = sa.select(name, sa.func.max(DELIVERIES.c.since)).where(DELIVERIES.c.state.in_(TAKEN)).group_by(name)
     awaited = sa.select(name, count, sa.func.min(DELIVERIES.c.since)).where(IS_AWAITED).group_by(name)
@@ -144,6 +146,7 @@ def overview_of(connection: sa.Connection) -> Overview:
         pauses=dict(_pauses(connection)),
         taken={destination: at for destination, at in connection.execute(taken)},
         oldest=None if oldest is None else moment(oldest),
+        last_change=None if last_change is None else moment(last_change),
         oldest_deliveries={destination: moment(at) for destination, at in connection.execute(to_be_sent)},
         uncommitted={destination: (number, moment(at)) for destination, number, at in connection.execute(awaited)},
     )

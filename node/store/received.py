@@ -137,6 +137,12 @@ def answer_in(reading: JsonObject, instance: Instance) -> Film:
     return files.made(partial(decode, Film), reading, place=f"the reading of {instance.path}")
 
 
+def newest_arrival(studies: Path) -> datetime | None:
+    """Return when the newest file below a folder of studies was received; None if there is none."""
+    times = [_modified_at(path) for path in studies.glob("*/received/*~*.dcm")]
+    return datetime.fromtimestamp(max(times), UTC) if times else None
+
+
 def with_hash(meta: bytes) -> bytes:
     """Write the hash of file meta information into the preamble.
 

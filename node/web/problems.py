@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from node import log
@@ -77,6 +77,9 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
         # Of a client that has closed its sending direction; a disconnected one gets no answer.
         return problem_response(503, "the connection was closed before the answer; keep it open, and ask again")
 
+    async def lose(_request: Request, _error: Exception) -> Response:
+        return problem_response(400, "the connection was lost within the body; send it again")
+
     async def fail(request: Request, error: Exception) -> Response:
         log.get().error("page.failed", path=str(request.scope.get("route", "")), reason=where(error))
         if isinstance(error, NodeError):
@@ -86,6 +89,7 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
     application.add_exception_handler(Problem, refuse)
     application.add_exception_handler(RequestValidationError, refuse_input)
     application.add_exception_handler(AskerGone, leave)
+    application.add_exception_handler(ClientDisconnect, lose)
     application.add_exception_handler(NodeError, fail)
     application.add_exception_handler(Exception, fail)
 

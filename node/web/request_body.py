@@ -14,7 +14,7 @@ from typing import Final
 
 import anyio.to_thread
 from starlette.datastructures import Headers
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from node.web.problems import Problem, problem_response
@@ -63,17 +63,14 @@ class BodyLimit:
 async def take(request: Request, write: Callable[[bytes], None]) -> None:
     """Hand the body of a request to `write` in pieces of about 1 MiB; it is called in a thread of the pool.
 
-    Raises Problem when the client goes before the end, and for a body that is too long.
+    Raises ClientDisconnect when the client goes before the end, and Problem for a body that is too long.
     """
     waiting = bytearray()
-    try:
-        async for part in request.stream():
-            waiting += part
-            if len(waiting) >= _PIECE_BYTES:
-                await anyio.to_thread.run_sync(write, bytes(waiting))
-                waiting.clear()
-    except ClientDisconnect as error:
-        raise Problem(400, "the connection was lost within the body") from error
+    async for part in request.stream():
+        waiting += part
+        if len(waiting) >= _PIECE_BYTES:
+            await anyio.to_thread.run_sync(write, bytes(waiting))
+            waiting.clear()
     if waiting:
         await anyio.to_thread.run_sync(write, bytes(waiting))
 

@@ -63,7 +63,7 @@ def show_system(parts: Parts, request: Request) -> Response:
         "checks": (  # as `doctor` does
             *run_check("storage", lambda: (check_room(settings.storage),)),
             *run_check("certificates", lambda: check_certificates(settings)),
-            *run_check("clock", lambda: check_clock(settings)),
+            *run_check("clock", lambda: check_clock(settings, last_change=overview.last_change)),
         ),
         "studies": {state: overview.studies.get(state, 0) for state in STUDY_STATES},
         "overview": overview,

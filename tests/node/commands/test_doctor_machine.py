@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from node.config import Settings
 from node.health.checks import check_clock
 from node.jobs import processes
 from node.settings.http import HttpSettings
-from node.store import database, files
+from node.store import database, files, received
 from node.store.ledger import Ledger
 from node.web import passwords
 from tests.support import peers
@@ -269,19 +269,26 @@ def test_a_postgresql_that_is_away_is_a_fault(settings: Settings) -> None:
     assert "open-sesame" not in check.message
 
 
-def test_a_clock_behind_the_newest_study_or_program_is_a_fault(settings: Settings) -> None:
-    studies, came = settings.storage.directory / "studies", datetime.now(UTC)
-    studies.mkdir(parents=True)
+def test_a_clock_behind_the_newest_film_or_program_is_a_fault(settings: Settings) -> None:
+    folder = settings.storage.directory / "studies" / "1.2.3" / "received"
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        (folder / received.file_name("1.2.3.4", number=number, sha256="0" * 64)).touch()
+    os.utime(folder / received.file_name("1.2.3.4", number=1, sha256="0" * 64), (1.0, 1.0))
+    film = received.newest_arrival(settings.storage.directory / "studies")
+    assert film is not None
     settings = replace(settings, site=replace(settings.site, timezone="Europe/Berlin"))
 
-    good, stepped = only(check_clock(settings)), only(check_clock(settings, now=came - timedelta(seconds=30)))
-    behind = only(check_clock(settings, now=came - HOUR))
-    studies.rmdir()
-    long_ago = only(check_clock(settings, now=came - timedelta(days=36500)))
+    good, stepped = only(check_clock(settings)), only(check_clock(settings, now=film - timedelta(seconds=30)))
+    behind = only(check_clock(settings, now=film - HOUR))
+    changed = only(check_clock(settings, now=film - HOUR, last_change=film - timedelta(minutes=1)))
+    shutil.rmtree(folder)
+    long_ago = only(check_clock(settings, now=film - timedelta(days=36500)))
 
     assert (good.state, stepped.state) == (CheckState.OK, CheckState.OK)
     assert (behind.state, long_ago.state) == (CheckState.FAULT, CheckState.FAULT)
-    assert "a study came or went at" in behind.message and "installed" in long_ago.message
+    assert "a study changed at" in changed.message
+    assert "newest film" in behind.message and "installed" in long_ago.message
     assert "timedatectl" in good.message
 
 

@@ -476,15 +476,19 @@ def test_of_waiting_deliveries_one_probes_at_a_time_and_all_go_on() -> None:
 def test_a_destination_that_is_down_for_long_is_probed_every_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now, asked = [100.0], list[float]()
     monkeypatch.setattr(delivery_steps, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    pause = delivery_steps._Pause("archive")
+    pauses = Pauses()
 
     def probe() -> None:
         asked.append(now[0])
         raise DestinationDown("nobody is there")
 
-    while now[0] < 200.0:
-        assert not pause.is_over(probe, since=100.0)
-        now[0] += 0.5
+    def advance(seconds: float) -> bool:
+        now[0] += seconds
+        return False
+
+    monkeypatch.setattr(pauses._closing, "wait", advance)
+
+    assert not pauses.wait("archive", probe, limit_seconds=100.0)
 
     waits = [later - earlier for earlier, later in pairwise(asked)]
     assert (waits[0], waits[-1]) == (1.0, 5.0)

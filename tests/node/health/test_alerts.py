@@ -175,6 +175,21 @@ def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path, monkeyp
     assert tried == ["archive is down", "archive is down", "the disk is full"]
 
 
+def test_an_alert_that_is_always_refused_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alerts, "_FIRST_WAIT_SECONDS", 0.01)
+
+    def send(alert: Alert) -> None:
+        if alert.title == "archive is down":
+            raise RetryLater("400")
+
+    run(tmp_path, [DOWN, FULL], send, "alert.sent")
+
+    assert [(entry.alert.title, entry.is_told) for _, entry in alerts.read(tmp_path).known] == [
+        ("archive is down", False),
+        ("the disk is full", True),
+    ]
+
+
 def test_an_alert_is_sent_once_while_the_disk_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent, looks = list[str](), Counter[str]()
 

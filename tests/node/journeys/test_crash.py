@@ -123,4 +123,6 @@ def test_a_study_that_has_just_become_quiet_is_queued_once(settings: Settings) -
         assert node.wait_until_dead() == -9
 
     with closing(Client(open_executor_database(settings.storage))) as client:
-        assert client.studies_to_plan() == {films.thumbnail().StudyInstanceUID}
+        planned = client.planned_files()
+
+    assert planned == {films.thumbnail().StudyInstanceUID: None}, "every file of the study"

@@ -17,7 +17,7 @@ from node.store.ledger import Ledger
 from node.store.questions import SentAnswer
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
-from node.store.worklist import PatientRow
+from node.store.worklist import PatientRow, set_patients
 from tests.node.jobs.test_processes import left_behind
 from tests.support import films
 from tests.support.ordered import find, ordered
@@ -148,7 +148,7 @@ def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
 def test_a_patient_leaves_every_file_of_the_database_with_the_study(shelf: Shelf) -> None:
     said = {"issuer": "", "accession": "", "study_date": "", "modality": "DX", "station": "", "search": "qzvxwkjp"}
     row = PatientRow(study_uid=STUDY, number=0, name="Qzvxwkjp", patient_id="7", **said)
-    shelf.ledger.searchable.set_patients(STUDY, [row])
+    set_patients(shelf.ledger.tables, STUDY, [row])
 
     def named() -> list[Path]:
         return [path for path in shelf.spool.directory.glob("*.sqlite*") if b"zvxwkjp" in path.read_bytes()]

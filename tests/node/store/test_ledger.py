@@ -226,7 +226,7 @@ def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
     assert is_recent(found.oldest_deliveries["down"])
 
 
-def test_of_several_times_the_overview_has_the_oldest_waiting_and_the_last_taken(ledger: Ledger) -> None:
+def test_of_several_times_the_overview_has_the_oldest_waiting_and_the_last_change(ledger: Ledger) -> None:
     ends = list[datetime]()
     for number in (1, 2):
         ledger.set_study(f"1.{number}", "receiving")
@@ -238,6 +238,7 @@ def test_of_several_times_the_overview_has_the_oldest_waiting_and_the_last_taken
 
     oldest = (found.oldest, found.oldest_deliveries["waiting"], found.uncommitted["taken"][1])
     assert all(at is not None and at <= ends[0] for at in oldest)
+    assert found.last_change is not None and found.last_change > ends[0]
     assert found.taken.keys() == {"taken"}
     assert found.taken["taken"] > ends[0].timestamp()
 

@@ -245,7 +245,7 @@ def test_an_ended_session_stays_ended_with_every_cookie(tmp_path: Path) -> None:
         begun_later = begun(sessions)
         ending = sessions.read(begun_later)
         assert ending is not None
-        sessions.end(begun_later, ending)
+        sessions.end(ending)
         assert mark.exists() is is_over, "as long as a cookie of the session would count"
 
 
