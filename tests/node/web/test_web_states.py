@@ -11,8 +11,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from fastapi import FastAPI
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
 from models.contract import FindingState
 from models.documents import encode
@@ -81,6 +83,19 @@ def test_a_page_that_cannot_be_shown_says_when_to_come_again(accept: str) -> Non
 
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert answer.headers["content-type"].startswith("text/html") is (accept == "text/html")
+
+
+def test_a_client_that_goes_within_a_body_is_no_failure_of_the_program() -> None:
+    made = FastAPI()
+    problems.install(made, lambda _request, status, text: HTMLResponse(text, status_code=status))
+
+    @made.post("/form")
+    async def take() -> None:
+        raise ClientDisconnect
+
+    with capture_logs() as lines:
+        assert TestClient(made).post("/form").status_code == 400
+    assert lines == []
 
 
 def test_a_study_whose_films_were_removed_says_so(node: Finished) -> None:
