@@ -116,12 +116,15 @@ class Scheduler:
                 question.callback(self._end_question, question)
             enqueue(self._films if question is None else self._people)
             if self._thread is None:
-                self._thread = Thread(target=self._work, name="scheduler")
-                self._thread.start()
+                thread = Thread(target=self._work, name="scheduler")
+                thread.start()  # first: behind one that cannot start, nobody would be served
+                self._thread = thread
             self._changed.notify_all()
         try:
             work.wait(is_abandoned)
         except BaseException:
+            work.done.cancel()
+            work.done = Future()  # the error holds this frame: in a circle with it, a GPU's memory would stay taken
             work.done.cancel()
             raise
 
