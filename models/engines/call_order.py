@@ -32,7 +32,7 @@ More at once are no faster."""
 
 @contextmanager
 def for_person() -> Iterator[None]:
-    """Let the calls that this thread makes in the block go before those of films, which wait for a moment between two."""
+    """Let the calls that this thread makes in the block go before those of films; between two, films wait a moment."""
     if _question.get() is not None:
         yield
         return

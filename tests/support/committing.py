@@ -36,12 +36,17 @@ class Committing:
         self.requests: list[Dataset] = []
         self.reported: list[int | None] = []
         self._taken: dict[Association, tuple[Dataset, Answer]] = {}
+        self._responding = set[Association]()
         self._came = threading.Condition()
 
     @property
     def handlers(self) -> list[evt.EventHandlerType]:
         """What the archive's server is started with."""
-        return [(evt.EVT_N_ACTION, self._on_action), (evt.EVT_DIMSE_SENT, self._on_sent)]
+        return [
+            (evt.EVT_N_ACTION, self._on_action),
+            (evt.EVT_DIMSE_SENT, self._on_response),
+            (evt.EVT_PDU_SENT, self._on_sent),
+        ]
 
     def wait_for_requests(self, count: int, *, limit_seconds: float = 60.0) -> list[Dataset]:
         """Wait until it was asked so often, and return all of it."""
@@ -59,9 +64,15 @@ class Committing:
             self._came.notify_all()
         return 0x0000, None
 
-    def _on_sent(self, event: evt.Event) -> None:
-        """Answer only after the N-ACTION was."""
+    def _on_response(self, event: evt.Event) -> None:
+        """Note that the next PDU is the response to an N-ACTION: pynetdicom tells of a message before it is sent."""
         if isinstance(event.message, N_ACTION_RSP) and event.assoc in self._taken:
+            self._responding.add(event.assoc)
+
+    def _on_sent(self, event: evt.Event) -> None:
+        """Answer only after the response was sent: the fragments of two messages must not mix."""
+        if event.assoc in self._responding:
+            self._responding.discard(event.assoc)
             request, answer = self._taken.pop(event.assoc)
             if answer is not Answer.NEVER:
                 threading.Thread(target=self._answer, args=(event.assoc, request, answer), daemon=True).start()
