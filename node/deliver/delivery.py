@@ -52,7 +52,7 @@ class Pauses:
         """End every current and future wait at once."""
         self._closing.set()
 
-    def wait(self, destination: str, probe: Callable[[], object], *, limit_seconds: float) -> bool:
+    def wait(self, destination: str, probe: Callable[[], None], *, limit_seconds: float) -> bool:
         """Wait until a destination answers; false when it does not answer in time, or when the node stops.
 
         probe: returns when the destination answers, raises RetryLater when not; called at once, then every 1 to 5 s
@@ -71,7 +71,7 @@ class Pauses:
         finally:
             turn.release()
 
-    def _probed(self, destination: str, probe: Callable[[], object]) -> float | None:
+    def _probed(self, destination: str, probe: Callable[[], None]) -> float | None:
         """Probe a destination; return the seconds until the next probe, None if it answers."""
         try:
             probe()

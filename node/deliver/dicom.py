@@ -126,15 +126,20 @@ def judge(status: Dataset, name: str) -> None:
     raise RetryLater(f"{name} answered {code:04X}")
 
 
-def probe(destination: DicomDestination, calling: Calling, *, sop_classes: Sequence[UID] = ()) -> frozenset[UID]:
+def echo(destination: DicomDestination, calling: Calling) -> None:
+    """Check that a destination answers; any answer to the association request counts. Raises DestinationDown."""
+    _negotiate(destination, calling_aet=calling.ae_title)
+
+
+def _negotiate(destination: DicomDestination, *, calling_aet: str, sop_classes: Sequence[UID] = ()) -> frozenset[UID]:
     """Propose SOP classes and Verification, and send a C-ECHO if that is accepted (PS3.4 A); nothing else is sent.
 
-    Any answer to the association request counts. Returns the accepted classes. Raises DestinationDown.
+    Returns the accepted classes. Raises DestinationDown.
     """
     contexts = [build_context(sop_class, list(NATIVE)) for sop_class in (Verification, *sop_classes)]
     try:
         association = _associate(
-            contexts, destination, calling_aet=calling.ae_title, refusal="", limit_seconds=PROBE_SECONDS
+            contexts, destination, calling_aet=calling_aet, refusal="", limit_seconds=PROBE_SECONDS
         )
     except GiveUp:  # it accepted none of them
         return frozenset()
@@ -163,7 +168,7 @@ def examine(destination: DicomDestination, calling: Calling) -> Iterator[Check]:
         yield fault(name, f"{error}; {START}")
         return
     try:
-        accepted = probe(destination, calling, sop_classes=list(wanted))
+        accepted = _negotiate(destination, calling_aet=calling.ae_title, sop_classes=list(wanted))
     except DestinationDown as error:
         yield fault(
             name,
@@ -344,7 +349,7 @@ def _no_commitment(destination: DicomDestination) -> str:
 
 SENDER: Final[Sender[DicomDestination]] = Sender(
     send=send,
-    probe=probe,
+    probe=echo,
     examine=examine,
     confirm=confirm,
     silence="{} never reported whether it keeps the object; make sure that its reports reach the node's DICOM port",

@@ -53,18 +53,23 @@ def send(content: bytes, destination: DicomwebDestination, _calling: Calling) ->
     judge(ask(destination, "POST", "/studies", content=body, kind=kind), destination.name)
 
 
-def probe(destination: DicomwebDestination, _calling: Calling) -> int:
-    """Return the status of a query for no study; a destination that is not open raises DestinationDown."""
+def probe(destination: DicomwebDestination, _calling: Calling) -> None:
+    """Check that a destination answers and takes the node's token. Raises DestinationDown."""
+    _query(destination)
+
+
+def _query(destination: DicomwebDestination) -> int:
+    """Return the status of a query for no study. Raises DestinationDown."""
     answer = ask(destination, "GET", f"/studies?StudyInstanceUID={_NO_STUDY}&limit=1", seconds=PROBE_SECONDS)
     require_open(answer, destination.name)
     return answer.status
 
 
-def examine(destination: DicomwebDestination, calling: Calling) -> Iterator[Check]:
+def examine(destination: DicomwebDestination, _calling: Calling) -> Iterator[Check]:
     """Ask for a study that no archive has; no object is sent."""
     name = f"destination {destination.name}"
     try:
-        status = probe(destination, calling)
+        status = _query(destination)
     except RetryLater as error:
         yield fault(name, f"{error}; start it, or correct url, token_file and tls of this destination")
         return

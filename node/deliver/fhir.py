@@ -80,18 +80,22 @@ def _issues(outcome: Json) -> Iterator[str]:
                 yield code
 
 
-def probe(destination: FhirDestination, _calling: Calling) -> WebAnswer:
-    """Ask what a server can do; one that is not open raises DestinationDown."""
+def probe(destination: FhirDestination, _calling: Calling) -> None:
+    """Check that a server answers and admits the node. Raises DestinationDown."""
+    _capabilities(destination)
+
+
+def _capabilities(destination: FhirDestination) -> WebAnswer:
     answer = ask(destination, "GET", "/metadata?_summary=true", seconds=PROBE_SECONDS, accept=_JSON)
     require_open(answer, destination.name)
     return answer
 
 
-def examine(destination: FhirDestination, calling: Calling) -> Iterator[Check]:
+def examine(destination: FhirDestination, _calling: Calling) -> Iterator[Check]:
     """Ask what the server can do; no bundle is sent."""
     name = f"destination {destination.name}"
     try:
-        answer = probe(destination, calling)
+        answer = _capabilities(destination)
     except RetryLater as error:
         yield fault(name, f"{error}; start it, or correct url, token_file, login_file and tls of this destination")
         return

@@ -53,7 +53,7 @@ class Sender(Generic[_D]):
     send: returns when the destination has accepted the content of an output file. Raises DestinationDown when the
         destination accepts nothing now, RetryLater when this output may be accepted later, and GiveUp when it will fail
         every time
-    probe: returns if a destination that was down answers again, without sending an output. Raises DestinationDown
+    probe: whether a destination that was down answers again, without sending an output. Raises DestinationDown
     examine: the checks of `doctor`; sends no output
     confirm: asks whether the destination keeps outputs that it was sent, where its `storage_commitment` is set; None if
         none of the type can tell. Raises RetryLater or GiveUp
@@ -61,7 +61,7 @@ class Sender(Generic[_D]):
     """
 
     send: Callable[[bytes, _D, Calling], None]
-    probe: Callable[[_D, Calling], object]
+    probe: Callable[[_D, Calling], None]
     examine: Callable[[_D, Calling], Iterable[Check]]
     confirm: Callable[[Sequence[Delivery], _D, Asking], None] | None = None
     silence: str = ""

@@ -58,6 +58,7 @@ _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
 _Attempted = TypeVar("_Attempted", Sent, Asked)
+QuietWorkflow = Callable[[str], None]
 AnswerWorkflow = Callable[[str, str], None]
 DeliverWorkflow = Callable[[JsonObject], None]
 """A workflow whose argument is a `DeliveryBatch` as JSON."""
@@ -170,7 +171,8 @@ def register(
         lambda arguments, reason: sending.park_lost(decode(DeliveryBatch, arguments[0]), reason=reason),
     )
     if steps is not None:
-        _register_reading(steps, checkpoints, deliver=deliver)
+        quiet = _register_reading(steps, checkpoints, deliver=deliver)
+        _register_gathering(steps, checkpoints, quiet=quiet)
         answers = AnswerSteps(
             pipeline=lambda: steps.pipeline,
             ledger=steps.ledger,
@@ -200,8 +202,8 @@ class Planned:
     is_busy: bool = False
 
 
-def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> None:
-    """Register `quiet` and `study`, which queue each other and deliveries, and `gather`, which queues `quiet`."""
+def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> QuietWorkflow:
+    """Register `quiet` and `study`, which queue each other and deliveries."""
 
     def plan_alone(study_uid: str, workflow: str) -> Planned:
         is_claimed = steps.claim(study_uid, workflow, is_over=_is_over)
@@ -241,6 +243,12 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
             return
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
         checkpoints.on_step("ready")
+
+    return quiet
+
+
+def _register_gathering(steps: Steps, checkpoints: _Checkpoints, *, quiet: QuietWorkflow) -> None:
+    """Register `gather`, which queues `quiet`."""
 
     @DBOS.workflow(name=GATHER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded

@@ -19,7 +19,6 @@ from cryptography import x509
 from node import log
 from node.config import ServerTlsTable, Settings, TlsTable, tls_tables
 from node.errors import ConfigError
-from node.metrics import Metrics
 from node.settings.destinations import TlsSettings
 from node.settings.http import HttpTlsSettings
 from node.store.files import Stamp, stamp
@@ -68,15 +67,6 @@ class ServerTls:
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
         return server_context(self._files), _expires(self._files.certificate)
-
-
-def server_tls(name: str, files: ServerTlsTable | None, metrics: Metrics) -> ServerTls | None:
-    """Open a certificate, and publish its remaining days in the metrics; None without TLS. Raises as `ServerTls`."""
-    if files is None:
-        return None
-    tls = ServerTls(name, files)
-    metrics.certificate_days.labels(name).set_function(lambda: tls.days_left)
-    return tls
 
 
 def server_context(files: ServerTlsTable) -> ssl.SSLContext:

@@ -27,7 +27,7 @@ from node.hl7.text import Message, TooManyRepetitions, is_batch, read
 from node.metrics import Metrics
 from node.net import callers
 from node.net.callers import RefusalKey, Refusals
-from node.net.tls import ServerTls, complaint, server_tls
+from node.net.tls import ServerTls, complaint
 from node.orders.messages import OrderChange, OrderRefused, read_orders
 from node.orders.store import OrderStore
 
@@ -62,7 +62,9 @@ class OrderListener:
         zone: ZoneInfo,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        tls = server_tls("orders", settings.tls, metrics)
+        tls = None if settings.tls is None else ServerTls("orders", settings.tls)
+        if tls is not None:
+            metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
         order_handler = _OrderHandler(store, metrics, zone, character_set=settings.character_set)
         self._server = _Server(settings, order_handler, metrics, tls=tls, patience_seconds=patience_seconds)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)

@@ -18,14 +18,14 @@ from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.pdu_primitives import A_ASSOCIATE
 from pynetdicom.sop_class import Verification  # type: ignore[attr-defined]  # made at import time
 
-from node.config import Caller, ListenerSettings
+from node.config import Caller, ListenerSettings, ServerTlsSettings
 from node.deliver import commitment
 from node.deliver.commitment import Commitments
 from node.errors import Refused, where
 from node.metrics import Metrics
 from node.net import pynetdicom_adapter
 from node.net.callers import NO_ROOM, Call, Refusal, RefusalKey, Refusals, admit, caller_of, is_among, printable, to_do
-from node.net.tls import ServerTls, server_tls
+from node.net.tls import ServerTls
 from node.receive import presentation_contexts
 from node.receive.dimse import DatasetOnDisk, Reception
 from node.receive.intake import Intake
@@ -79,8 +79,7 @@ class Listener:
         self._servers = [self._serve(settings.port, terms, tls=None)]
         if settings.tls is not None:
             try:
-                tls = server_tls("listener", settings.tls, metrics)
-                self._servers.append(self._serve(settings.tls.port, terms, tls=tls))
+                self._servers.append(self._serve(settings.tls.port, terms, tls=self._certificate(settings.tls)))
             except BaseException:
                 self._servers[0].close()
                 raise
@@ -120,6 +119,12 @@ class Listener:
             (evt.EVT_N_EVENT_REPORT, self._on_report),
         ]
         return Server(self._entity, (self._settings.host, port), terms=terms, tls=tls, handlers=handlers)
+
+    def _certificate(self, tls: ServerTlsSettings) -> ServerTls:
+        """Open the certificate and publish its remaining days in the metrics."""
+        server_tls = ServerTls("listener", tls)
+        self._metrics.certificate_days.labels("listener").set_function(lambda: server_tls.days_left)
+        return server_tls
 
     def _is_known(self, host: str) -> bool:
         return any(is_among(host, caller.hosts) for caller in self._settings.callers)

@@ -30,7 +30,7 @@ from node.errors import where
 from node.metrics import Metrics
 from node.net.callers import RefusalKey, Refusals
 from node.net.http_connections import LimitedServer, Limits
-from node.net.tls import server_tls
+from node.net.tls import ServerTls
 from node.settings.http import HttpSettings
 
 Page: TypeAlias = Callable[[Request], Awaitable[Response]]
@@ -92,7 +92,7 @@ class HttpServer:
         refusals: Refusals | None = None,
     ) -> None:
         self._closed, self._refusals = metrics.http_closed, refusals or Refusals()
-        tls = server_tls("http", settings.tls, metrics)
+        tls = _tls(settings, metrics)
         listening = _listen(settings.host, settings.port)
         self._port = int(listening.getsockname()[1])
         self._ready = _PageThread(
@@ -209,6 +209,15 @@ async def _wait_for_disconnect(request: Request) -> None:
     """Wait until the client has closed the connection. Ignore the body that it may send before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _tls(settings: HttpSettings, metrics: Metrics) -> ServerTls | None:
+    """Open the certificate and publish its remaining days in the metrics. Raises OSError or ValueError."""
+    if settings.tls is None:
+        return None
+    tls = ServerTls("http", settings.tls)
+    metrics.certificate_days.labels("http").set_function(lambda: tls.days_left)
+    return tls
 
 
 def _listen(host: str, port: int) -> socket.socket:

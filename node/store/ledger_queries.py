@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -220,7 +220,13 @@ def study_row(row: sa.Row[*tuple[Any, ...]]) -> StudyRow:
 def delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
     """Return a row of the table of deliveries as a value."""
     return DeliveryRow(
-        delivery=delivery_in(row),
+        delivery=Delivery(
+            destination=row.destination,
+            study_uid=row.study_uid,
+            sop_instance_uid=row.sop_instance_uid,
+            kind=row.kind,
+            priority=row.priority,
+        ),
         state=DeliveryState(row.state),
         attempts=row.attempts,
         reason=row.reason,
@@ -230,11 +236,6 @@ def delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
         failures=row.commit_failures,
         unclear=row.unclear_answers,
     )
-
-
-def delivery_in(row: sa.Row[tuple[object, ...]]) -> Delivery:
-    """Return the delivery that a row of the table is about."""
-    return Delivery(**{field.name: getattr(row, field.name) for field in fields(Delivery)})
 
 
 def moment(seconds: float) -> datetime:

@@ -299,7 +299,7 @@ def test_an_archive_is_reached_however_it_accepts(answer: bytes) -> None:
         serving = threading.Thread(target=serve, args=(archive,))
         serving.start()
         port = archive.getsockname()[1]
-        dicom.probe(
+        dicom.echo(
             DicomDestination(name="pacs", ae_title="ARCHIVE", host="127.0.0.1", port=port), Calling(ae_title="CHEX")
         )
         serving.join(20)
