@@ -2,15 +2,14 @@
 
 A text belongs to the nearest graphic on its film, whatever their layers, because workstations put all texts of a film
 into one annotation. A text on a film without graphics is a question of its own. Graphics with one tracking UID, or of
-one compound graphic, are one: a dashed box is drawn as its segments. A compound graphic itself is not read: the state
-has the same as simple graphics (PS3.3 C.10.5.1.3.1).
+one compound graphic, are one: a dashed box is drawn as its segments.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,10 +17,11 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box
 from node.dicom import attributes, identity
-from node.dicom.marked_question import LeftOut, MarkedQuestion, Point, outline, pairs, surround, words
+from node.dicom.marked_question import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
 
 _MOST_LOOKED_AT: Final = 1000
 """Graphics and texts of one state; each text is compared with each graphic."""
+_COMPOUND: Final = frozenset(("RECTANGLE", "ELLIPSE", "MULTILINE", "POLYLINE"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +34,12 @@ class DrawnText:
 
 @dataclass(slots=True)
 class Annotated:
-    """The graphics and texts on one film; outlines: points around each graphic, by tracking UID or a key of its own.
+    """The graphics and texts on one film; boxes: by tracking UID, or another key of their own.
 
     trackings: tracking ID and UID of each of them
     """
 
-    outlines: dict[str, list[Point]] = field(default_factory=dict)
+    boxes: dict[str, list[Box]] = field(default_factory=dict)
     trackings: dict[str, tuple[str, str]] = field(default_factory=dict)
     texts: list[DrawnText] = field(default_factory=list)
 
@@ -57,6 +57,12 @@ def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
         yield from _of_film(film, annotated)
 
 
+def whole(box: Box) -> Box | LeftOut:
+    """Return a box, or that it has no area."""
+    left, top, right, bottom = box.edges
+    return surround("POLYLINE", [(left, top), (right, bottom)])
+
+
 def distance(point: Point, box: Box) -> float:
     """Return how far a point lies outside a box, in pixels; 0 within it."""
     x, y = point
@@ -70,8 +76,7 @@ def _annotations(state: Dataset, films: list[str]) -> Iterator[tuple[str, _Frame
             continue  # the node's own square, in a state of the node that was changed and saved again
         for film in _images(annotation) or films:
             frame = _Frame(state, film)
-            for keyword in ("GraphicObjectSequence", "TextObjectSequence"):
-                yield from ((film, frame, item) for item in attributes.items(annotation, keyword))
+            yield from ((film, frame, item) for item in _drawn_items(annotation))
 
 
 def _films(state: Dataset) -> list[str]:
@@ -82,27 +87,63 @@ def _images(item: Dataset) -> list[str]:
     return attributes.references(item, "ReferencedImageSequence")
 
 
+def _drawn_items(annotation: Dataset) -> Iterator[Dataset]:
+    """Yield graphics, then texts. A compound graphic is left out if the same is drawn as simple graphics."""
+    graphics = attributes.items(annotation, "GraphicObjectSequence")
+    simple = {attributes.text(graphic, "CompoundGraphicInstanceID") for graphic in graphics}
+    yield from graphics
+    for compound in attributes.items(annotation, "CompoundGraphicSequence"):
+        if attributes.text(compound, "CompoundGraphicInstanceID") not in simple:
+            yield compound
+    yield from attributes.items(annotation, "TextObjectSequence")
+
+
 def _add(item: Dataset, frame: _Frame, annotated: Annotated) -> Iterator[LeftOut]:
     """Add a graphic or a text to its film's drawings, or yield why it cannot be used."""
     if "UnformattedTextValue" in item:
         text = attributes.text(item, "UnformattedTextValue")
         annotated.texts.append(DrawnText(text=text, anchor=_anchor(item, frame)))
         return
-    points = frame.pixels(pairs(item, "GraphicData"), attributes.text(item, "GraphicAnnotationUnits"))
+    is_compound = "CompoundGraphicType" in item
+    kind = attributes.text(item, "CompoundGraphicType" if is_compound else "GraphicType")
+    if is_compound and (kind not in _COMPOUND or attributes.number(item, "RotationAngle")):
+        yield LeftOut(reason="a compound graphic is of a kind that is not read; draw a rectangle")
+        return
+    units = attributes.text(item, "CompoundGraphicUnits" if is_compound else "GraphicAnnotationUnits")
+    points = frame.pixels(pairs(item, "GraphicData"), units)
     if isinstance(points, LeftOut):
         yield points
         return
+    box = surround("POLYLINE" if is_compound else kind, points)
+    if isinstance(box, LeftOut) and not _is_part(item):
+        yield box
+        return
     tracking = (attributes.text(item, "TrackingID"), attributes.text(item, "TrackingUID"))
     compound = attributes.text(item, "CompoundGraphicInstanceID")
-    key = tracking[1] or (f"compound {compound}" if compound else f"alone {len(annotated.outlines)}")
-    annotated.outlines.setdefault(key, []).extend(outline(attributes.text(item, "GraphicType"), points))
-    annotated.trackings.setdefault(key, tracking)
+    key = tracking[1] or (f"compound {compound}" if compound else f"alone {len(annotated.boxes)}")
+    drawn = _loose(points) if isinstance(box, LeftOut) else box
+    if drawn is not None:
+        annotated.boxes.setdefault(key, []).append(drawn)
+        annotated.trackings.setdefault(key, tracking)
+
+
+def _is_part(item: Dataset) -> bool:
+    """Whether a graphic may be a segment of a larger one, so that it needs no area."""
+    return bool(attributes.text(item, "TrackingUID") or attributes.text(item, "CompoundGraphicInstanceID"))
+
+
+def _loose(points: Sequence[Point]) -> Box | None:
+    """Return the box of a segment, a hundredth of a pixel wide at least."""
+    if not points:
+        return None
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    if not all(map(math.isfinite, (*xs, *ys))):
+        return None
+    return Box(left=min(xs) - 0.005, top=min(ys) - 0.005, right=max(xs) + 0.005, bottom=max(ys) + 0.005)
 
 
 def _of_film(film: str, annotated: Annotated) -> Iterator[MarkedQuestion | LeftOut]:
-    found = {key: surround(points) for key, points in annotated.outlines.items()}
-    yield from (box for box in found.values() if isinstance(box, LeftOut))
-    boxes = {key: box for key, box in found.items() if isinstance(box, Box)}
+    boxes = {key: united(parts) for key, parts in annotated.boxes.items()}
     said: dict[str, list[str]] = {key: [] for key in boxes}
     for written in annotated.texts:
         if not boxes:
@@ -112,8 +153,12 @@ def _of_film(film: str, annotated: Annotated) -> Iterator[MarkedQuestion | LeftO
         place = written.anchor
         nearest = next(iter(boxes)) if place is None else min(boxes, key=lambda key: distance(place, boxes[key]))
         said[nearest].append(written.text)
-    for key, box in boxes.items():
-        yield MarkedQuestion(film=film, box=box, prompt=words(*said[key]), tracking=annotated.trackings[key])
+    for key, united_box in boxes.items():
+        box = whole(united_box)
+        if isinstance(box, LeftOut):
+            yield box
+        else:
+            yield MarkedQuestion(film=film, box=box, prompt=words(*said[key]), tracking=annotated.trackings[key])
 
 
 def _anchor(text: Dataset, frame: _Frame) -> Point | None:

@@ -16,6 +16,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, cast
 
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
 from pydicom.filereader import read_dataset, read_partial, read_preamble
 from pydicom.tag import BaseTag, Tag
@@ -332,7 +333,9 @@ def _bounded_meta(file: BinaryIO) -> FileMetaDataset | None:
         meta = read_dataset(head, False, True, stop_when=_bounded(_is_no_meta))
     except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
         return None
-    is_whole = not head.read(1) and bool(attributes.text(meta, "TransferSyntaxUID"))
+    elements = (meta.get_item(key) for key in meta.keys())
+    ends = [each.value_tell + each.length for each in elements if isinstance(each, RawDataElement)]
+    is_whole = max(ends, default=0) == length and bool(attributes.text(meta, "TransferSyntaxUID"))
     return FileMetaDataset(meta) if is_whole else None
 
 

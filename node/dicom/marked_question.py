@@ -42,28 +42,24 @@ class LeftOut:
     reason: str
 
 
-def surround(points: Sequence[Point]) -> Box | LeftOut:
-    """Return the box around points."""
+def surround(kind: str, points: Sequence[Point]) -> Box | LeftOut:
+    """Return the box around a graphic (PS3.3 C.10.5.1.2 and C.18.6.1.1), in the frame of its points."""
     if not points or not all(math.isfinite(number) for point in points for number in point):
         return LeftOut(reason="a graphic has no usable points")
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    left, top, right, bottom = min(xs), min(ys), max(xs), max(ys)
+    left, top, right, bottom = _edges(kind, points)
     if min(right - left, bottom - top) < _LEAST_EDGE:
         return LeftOut(reason="a graphic has no area: draw a box around what is meant")
     return Box(left=left, top=top, right=right, bottom=bottom)
 
 
-def outline(kind: str, points: list[Point]) -> list[Point]:
-    """Return points with the box around them that a graphic has (PS3.3 C.10.5.1.2 and C.18.6.1.1), not checked."""
-    if kind == "CIRCLE" and len(points) == 2:
-        (x, y), radius = points[0], math.dist(*points)
-        return [(x - radius, y - radius), (x + radius, y + radius)]
-    if kind == "ELLIPSE" and len(points) == 4:  # the ends of the long axis, then those of the short one
-        (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
-        x, y = (ax + bx) / 2, (ay + by) / 2
-        half_x, half_y = math.hypot(bx - ax, dx - cx) / 2, math.hypot(by - ay, dy - cy) / 2
-        return [(x - half_x, y - half_y), (x + half_x, y + half_y)]
-    return points
+def united(boxes: Sequence[Box]) -> Box:
+    """Return the box around boxes."""
+    return Box(
+        left=min(box.left for box in boxes),
+        top=min(box.top for box in boxes),
+        right=max(box.right for box in boxes),
+        bottom=max(box.bottom for box in boxes),
+    )
 
 
 def clipped(box: Box, *, columns: int, rows: int) -> Box | LeftOut:
@@ -90,3 +86,17 @@ def words(*texts: str) -> str | None:
     """Return texts as one printable line of at most `LONGEST_PROMPT` characters; None if nothing is left."""
     joined = "".join(letter if letter.isprintable() else " " for letter in visible(" ".join(texts)))
     return " ".join(joined.split())[:LONGEST_PROMPT].strip() or None
+
+
+def _edges(kind: str, points: Sequence[Point]) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of a graphic, not checked."""
+    if kind == "CIRCLE" and len(points) == 2:
+        (x, y), radius = points[0], math.dist(*points)
+        return x - radius, y - radius, x + radius, y + radius
+    if kind == "ELLIPSE" and len(points) == 4:  # the ends of the long axis, then those of the short one
+        (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
+        x, y = (ax + bx) / 2, (ay + by) / 2
+        half_x, half_y = math.hypot(bx - ax, dx - cx) / 2, math.hypot(by - ay, dy - cy) / 2
+        return x - half_x, y - half_y, x + half_x, y + half_y
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    return min(xs), min(ys), max(xs), max(ys)

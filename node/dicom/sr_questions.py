@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box
 from node.dicom import attributes
-from node.dicom.marked_question import LeftOut, MarkedQuestion, outline, pairs, surround, words
+from node.dicom.marked_question import LeftOut, MarkedQuestion, pairs, surround, words
 
 _FREE_TEXT: Final = "CORNERSTONEFREETEXT"
 _FINDING, _SITE = "121071", "363698007"
@@ -65,7 +65,7 @@ def place_of(region: Dataset) -> tuple[list[str], Box] | LeftOut:
     films = [film for image in images for film in attributes.references(image)]
     if not films:
         return LeftOut(reason="a region names no film")
-    box = surround(outline(attributes.text(region, "GraphicType"), pairs(region, "GraphicData")))
+    box = surround(attributes.text(region, "GraphicType"), pairs(region, "GraphicData"))
     return box if isinstance(box, LeftOut) else (films, box)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from functools import partial
 from typing import cast
 
 import httpx2
@@ -223,14 +224,15 @@ def without(content: bytes, *elements: str) -> bytes:
     return content[:132] + meta + films.body_of(content)
 
 
-def wrong_length(content: bytes) -> bytes:
-    return content[:140] + struct.pack("<L", 9999) + content[144:]
+def wrong_length(content: bytes, off: int) -> bytes:
+    (length,) = struct.unpack("<L", content[140:144])
+    return content[:140] + struct.pack("<L", length + off) + content[144:]
 
 
 FILES = {
     "a preamble with something in it": lambda content: b"II*\0" + b"x" * 124 + content[128:],
     "no group length": lambda content: without(content),
-    "a group length that is wrong": wrong_length,
+    **{f"a group length {off} bytes off": partial(wrong_length, off=off) for off in (-17, -2, 2, 6, 9999)},
     "no preamble": lambda content: content[132:],
     "no SOP Instance UID in the meta": lambda content: without(content, "MediaStorageSOPInstanceUID"),
     "no SOP Class UID in the meta": lambda content: without(content, "MediaStorageSOPClassUID"),
