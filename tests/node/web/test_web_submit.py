@@ -6,9 +6,9 @@ import http.client
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from functools import partial
 from typing import cast
 
 import httpx2
