@@ -333,8 +333,7 @@ def _bounded_meta(file: BinaryIO) -> FileMetaDataset | None:
         meta = read_dataset(head, False, True, stop_when=_bounded(_is_no_meta))
     except Exception:  # the boundary to pydicom's parser, which documents no set of exceptions
         return None
-    elements = (meta.get_item(key) for key in meta.keys())
-    ends = [each.value_tell + each.length for each in elements if isinstance(each, RawDataElement)]
+    ends = [each.value_tell + each.length for each in meta.values() if isinstance(each, RawDataElement)]
     is_whole = max(ends, default=0) == length and bool(attributes.text(meta, "TransferSyntaxUID"))
     return FileMetaDataset(meta) if is_whole else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -229,7 +229,7 @@ def wrong_length(content: bytes, off: int) -> bytes:
     return content[:140] + struct.pack("<L", length + off) + content[144:]
 
 
-FILES = {
+FILES: dict[str, Callable[[bytes], bytes]] = {
     "a preamble with something in it": lambda content: b"II*\0" + b"x" * 124 + content[128:],
     "no group length": lambda content: without(content),
     **{f"a group length {off} bytes off": partial(wrong_length, off=off) for off in (-17, -2, 2, 6, 9999)},
