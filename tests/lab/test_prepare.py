@@ -24,6 +24,7 @@ from pydicom import dcmread
 
 from models.errors import ModelError
 from models.lab.datasets.imagenome import joined
+from models.lab.datasets.mimic import listing as list_mimic
 from models.lab.datasets.nih import halves
 from models.lab.datasets.preparation import Published, picture_size, table, text
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
@@ -529,6 +530,18 @@ def test_frontal_films_are_split_as_published(mimic: Path) -> None:
     assert (counts["films of all views"], counts["films that are not frontal, left out"]) == (16, 4)
     assert counts["films without findings and impression"] == counts["films without labels of CheXpert"] == 1
     assert counts["films of the split without metadata, left out"] == 1
+
+
+def test_an_uncertain_label_of_mimic_counts_as_present(tmp_path: Path) -> None:
+    source = mimic_cxr(tmp_path / "mimic", patients=5)
+    listed = list_mimic(source, source)
+    (_, film), *_ = listed.films
+
+    line, counts = listed.make(film, tmp_path)
+
+    assert line is not None
+    assert line["labels"] == {"cardiomegaly": True, "pleural_effusion": True, "pneumothorax": False}
+    assert counts["uncertain labels, taken as present"] == 1
 
 
 @LABORATORY

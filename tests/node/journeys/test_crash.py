@@ -14,6 +14,7 @@ import pytest
 from node.config import CorrectionsSettings, QuestionsSettings, Settings
 from node.jobs.executor import Client
 from node.store.database import open_executor_database
+from node.store.spool import Spool
 from tests.support import films, peers
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, settings_for
@@ -24,11 +25,13 @@ def test_a_node_killed_right_after_success_still_delivers(archive: ReceivingArch
     with Service(settings) as first:
         assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
         first.kill()
+    # What stays if it dies before it hands the study to the executor: a film, and no workflow.
+    films.keep(Spool(settings.storage.directory), films.as_another(films.thumbnail(), "kept", study="kept"))
 
     with Service(settings):
-        archive.wait_for_kept(2)
+        archive.wait_for_kept(4)
 
-    assert len(archive.kept) == 2
+    assert len(archive.kept) == 4
 
 
 @pytest.mark.drill(part="kills")

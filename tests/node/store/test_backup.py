@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,6 +188,24 @@ def test_a_backup_holds_exactly_the_acknowledged_films(tmp_path: Path) -> None:
     assert copy.read_bytes() == film.read_bytes()
     assert copy.stat().st_mtime_ns == film.stat().st_mtime_ns
     assert os.stat(tmp_path / "backup").st_mode & 0o077 == 0
+
+
+def test_a_round_that_ends_while_the_ledger_is_copied_is_unfinished_in_the_backup(tmp_path: Path) -> None:
+    study = tmp_path / "node" / "studies" / "1.2"
+    for folder in ("rounds", "received"):
+        (study / folder).mkdir(parents=True)
+        (study / folder / "before.json").touch()
+    with ThreadPoolExecutor(1) as pool, closing(sqlite3.connect(tmp_path / "node" / "ledger.sqlite")) as ledger:
+        ledger.execute("BEGIN EXCLUSIVE")
+        backup = pool.submit(back_up, tmp_path / "node", tmp_path / "backup")
+        peers.wait_until((tmp_path / ".backup.unfinished" / "ledger.sqlite").exists, what="the ledger is to be copied")
+        for folder in ("rounds", "received"):
+            (study / folder / "meanwhile.json").touch()
+        ledger.rollback()
+        assert backup.result().returncode == 0
+
+    copied = sorted(f"{path.parent.name}/{path.stem}" for path in (tmp_path / "backup").rglob("*.json"))
+    assert copied == ["received/before", "received/meanwhile", "rounds/before"]
 
 
 def test_a_backup_over_another_one_or_of_no_node_is_refused(tmp_path: Path) -> None:

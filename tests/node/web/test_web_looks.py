@@ -10,14 +10,18 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
+from starlette.requests import Request
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from node.domain import Film, Reason
 from node.web.look_files import MOST, Looks
+from node.web.looks import look_at
 from node.web.problems import Problem
 from node.web.rate_limit import RateLimit
 from tests.node.web.test_web_questions import REFUSED
@@ -142,6 +146,24 @@ def test_what_is_no_film_is_refused_and_not_kept(
     before = sorted(node.spool.directory.glob("looks/*"))
     answer = client.post("/api/v1/looks", content=body, headers={"Content-Type": kind})
     assert (answer.status_code, str(node.spool.directory) in answer.text) == (status, False)
+    assert sorted(node.spool.directory.glob("looks/*")) == before
+
+
+def test_a_film_whose_upload_is_cancelled_is_not_kept(node: Finished) -> None:
+    before = sorted(node.spool.directory.glob("looks/*"))
+
+    async def upload() -> bool:
+        with anyio.CancelScope() as uploading:
+
+            async def receive() -> Message:
+                uploading.cancel()
+                await anyio.sleep_forever()
+                return {}
+
+            await look_at(node.parts, Request({"type": "http", "headers": [(b"content-type", PNG.encode())]}, receive))
+        return uploading.cancelled_caught
+
+    assert anyio.run(upload)
     assert sorted(node.spool.directory.glob("looks/*")) == before
 
 

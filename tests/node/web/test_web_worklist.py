@@ -85,18 +85,28 @@ def test_the_list_names_patient_request_date_and_station(node: Node) -> None:
 
 def test_findings_of_two_patients_stand_beside_no_name(tmp_path: Path) -> None:
     settings = shown(settings_for(tmp_path, archive_port=104))
-    said = {"issuer": "", "accession": "", "study_date": "", "modality": "DX", "station": "", "search": ""}
+    said = {"accession": "", "study_date": "", "modality": "DX", "station": "", "search": ""}
+    several = {
+        "1.2": (("P-1", "", "Adler"), ("P-2", "", "Adler")),
+        "1.3": (("P-1", "EAST", "Adler"), ("P-1", "WEST", "Adler")),
+        "1.4": (("", "", "Adler"), ("", "", "Zimmer")),
+    }
+    one = {
+        "1.5": (("P-1", "", "Adler"), ("P-1", "", "Adler^Anna")),
+        "1.6": (("", "", "Adler"), ("", "", "Adler")),
+    }
+    studies = several | one
     with open_ledger(settings.storage) as ledger:
-        for study, numbers in (("1.2", ("P-1", "P-2")), ("1.3", ("P-1", "P-1"))):
+        for study, people in studies.items():
             ledger.set_study(study, "finished")
             rows = (
-                PatientRow(study_uid=study, number=place, name="Adler", patient_id=number, **said)
-                for place, number in enumerate(numbers)
+                PatientRow(study_uid=study, number=place, patient_id=number, issuer=issuer, name=name, **said)
+                for place, (number, issuer, name) in enumerate(people)
             )
             set_patients(ledger.tables, study, rows)
     page = pages_of(parts_of(settings), user="ada").get("/").text
     lines = {line.partition('"')[0]: line for line in page.split('data-uid="')}
-    assert ["films of several patients" in lines[study] for study in ("1.2", "1.3")] == [True, False]
+    assert [study for study in studies if "films of several patients" in lines[study]] == [*several]
 
 
 @pytest.mark.parametrize(
