@@ -707,9 +707,12 @@ def test_a_text_file_is_called_a_text_file(refused: Refused, tmp_path: Path, nam
 
 
 def is_exporting(importer: int) -> bool:
-    """Whether a process has started the exporter."""
-    children = Path(f"/proc/{importer}/task/{importer}/children").read_text().split()
-    return any(b"export.build" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+    """Whether a process waits for the exporter: it does so before the exporter has loaded PyTorch."""
+    children = [
+        Path("/proc", child) for child in Path(f"/proc/{importer}/task/{importer}/children").read_text().split()
+    ]
+    exporters = [child for child in children if b"export.build" in (child / "cmdline").read_bytes()]
+    return any(b"libtorch" in (child / "maps").read_bytes() for child in exporters)
 
 
 @RUNTIMES
