@@ -1,9 +1,12 @@
-"""Place the labels of boxes: above their box, else below it, else beside other texts there, else inside it."""
+"""Place the labels of boxes: above their box, else below it, else shifted to where it is free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from models.contract import Box
 
@@ -12,6 +15,9 @@ _ROUNDING: Final = 1e-6
 
 _FARTHEST: Final = 3
 """Largest gap between a label and its box, in heights of the label; a farther label is ambiguous."""
+
+_Edges = npt.NDArray[np.float64]
+"""[box, edge] left, top, right, bottom."""
 
 
 def place(
@@ -24,36 +30,61 @@ def place(
     taken: places of other texts
     None: no room is left near the box, as on a small film with many boxes.
     """
-    texts, places = list(taken), list[Box | None]()
+    drawn, texts = _edges(boxes), _edges(taken)
+    places: list[Box | None] = []
     for box, (width, height) in zip(boxes, sizes, strict=True):
         size = min(width, within.right - within.left), min(height, within.bottom - within.top)
-        found = _place(box, size, within, texts)
+        found = _place(box, size, drawn, texts, within)
         places.append(found)
-        texts += [] if found is None else [found]
+        if found is not None:
+            texts = np.vstack((texts, found.edges))
     return places
 
 
-def _place(box: Box, size: tuple[float, float], within: Box, texts: Iterable[Box]) -> Box | None:
-    """Return the nearest free place for one label at an end of its box; None if there is none."""
+def _place(box: Box, size: tuple[float, float], drawn: _Edges, texts: _Edges, within: Box) -> Box | None:
+    """Return the best free place for one label; None if there is none near its box."""
     width, height = size
-    beside = [edge for text in texts for edge in (text.top - height, text.bottom)]
-    free = []
-    for top in (box.top - height, box.bottom, box.top, *beside):
-        for left in (box.left, box.right - width):
-            x = min(max(left, within.left), within.right - width)
-            y = min(max(top, within.top), within.bottom - height)
-            where = Box(left=x, top=y, right=x + width, bottom=y + height)
-            if not any(_overlap(where, text) for text in texts) and _gap(where, box) <= _FARTHEST * height + _ROUNDING:
-                free.append(where)
-    return min(free, key=lambda where: (_gap(where, box) < -_ROUNDING, _gap(where, box)), default=None)
+    lefts = (box.left, box.right - width, box.right, *texts[:, 2])
+    tops = (box.top - height, box.bottom, box.top, *texts[:, 3], *(texts[:, 1] - height))
+    x = np.unique(np.clip(lefts, within.left, within.right - width))
+    y = np.unique(np.clip(tops, within.top, within.bottom - height))
+    across, down = _overlaps(x, width, texts[:, 0], texts[:, 2]), _overlaps(y, height, texts[:, 1], texts[:, 3])
+    costs = np.where(across @ down.T > 0, np.inf, _costs(box, x, y, size, drawn))
+    column, row = np.unravel_index(costs.argmin(), costs.shape)
+    if not np.isfinite(costs[column, row]):
+        return None
+    left, top = float(x[column]), float(y[row])
+    return Box(left=left, top=top, right=left + width, bottom=top + height)
 
 
-def _gap(label: Box, box: Box) -> float:
-    """Return how far a label is above or below its box; negative if it is at its height."""
-    return max(box.top - label.bottom, label.top - box.bottom)
+def _costs(box: Box, x: _Edges, y: _Edges, size: tuple[float, float], drawn: _Edges) -> _Edges:
+    """Return what each place costs: [column, row].
+
+    A place costs its distance from that above the box, or from that below it and one line; twice the gap between label
+    and box; a line for each box inside which it lies; and two for each whose outline it crosses. It costs infinity if
+    the gap is too wide.
+    """
+    width, height = size
+    above, below = np.abs(y - (box.top - height)), np.abs(y - box.bottom) + height
+    gap_x = np.maximum(box.left - width - x, x - box.right).clip(0)
+    gap_y = np.maximum(box.top - height - y, y - box.bottom).clip(0)
+    gap = gap_x[:, None] + gap_y
+    moved = np.abs(x - box.left)[:, None] + np.minimum(above, below)
+    across, down = _overlaps(x, width, drawn[:, 0], drawn[:, 2]), _overlaps(y, height, drawn[:, 1], drawn[:, 3])
+    inside_x = _lies_in(x, width, drawn[:, 0], drawn[:, 2])
+    inside_y = _lies_in(y, height, drawn[:, 1], drawn[:, 3])
+    costs = moved + 2 * gap + height * (2 * across @ down.T - inside_x @ inside_y.T)
+    return np.where(gap > _FARTHEST * height + _ROUNDING, np.inf, costs)
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    width = min(one.right, other.right) - max(one.left, other.left)
-    height = min(one.bottom, other.bottom) - max(one.top, other.top)
-    return width > _ROUNDING and height > _ROUNDING
+def _overlaps(starts: _Edges, length: float, low: _Edges, high: _Edges) -> _Edges:
+    """Return 1 for each interval that overlaps another one: [start, other]."""
+    return ((starts[:, None] + length > low + _ROUNDING) & (starts[:, None] < high - _ROUNDING)).astype(float)
+
+
+def _lies_in(starts: _Edges, length: float, low: _Edges, high: _Edges) -> _Edges:
+    return ((starts[:, None] >= low - _ROUNDING) & (starts[:, None] + length <= high + _ROUNDING)).astype(float)
+
+
+def _edges(boxes: Sequence[Box]) -> _Edges:
+    return np.array([box.edges for box in boxes], float).reshape(-1, 4)

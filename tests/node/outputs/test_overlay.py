@@ -224,8 +224,8 @@ def test_labels_stand_near_their_box_inside_the_picture_and_off_all_texts(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(boxes(), min_size=1, max_size=3))
-def test_three_labels_find_places_wherever_their_boxes_are(found: list[Box]) -> None:
+@given(st.lists(boxes(), min_size=1, max_size=4))
+def test_four_labels_find_places_wherever_their_boxes_are(found: list[Box]) -> None:
     assert None not in place(found, [(300, 20)] * len(found), within=PICTURE)
 
 
@@ -248,6 +248,14 @@ def test_a_label_stands_above_its_box_else_below_it(
 
     assert label is not None
     assert (label.left, label.top) == expected
+
+
+def test_a_label_keeps_off_the_outline_of_another_box() -> None:
+    lower, upper = Box(left=100, top=200, right=400, bottom=400), Box(left=120, top=150, right=420, bottom=195)
+
+    places = place([lower, upper], [(150, 20)] * 2, within=PICTURE)
+
+    assert [label and (label.left, label.top) for label in places] == [(100, 400), (120, 130)]
 
 
 def test_labels_of_coinciding_boxes_stand_above_and_below_it() -> None:
