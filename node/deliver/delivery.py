@@ -6,6 +6,7 @@ interrupted is repeated. An error of the disk or the database ends the process (
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -41,12 +42,13 @@ _REMOVED: Final = "the destination is no longer in the settings; add it again an
 
 
 class Pauses:
-    """Waits for destinations that are down, until closed: one delivery probes each, and the others wait for it."""
+    """Waits for destinations that are down, until closed: one delivery probes each, and its answer is for all."""
 
     def __init__(self) -> None:
         self._closing = threading.Event()
         self._probing: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._down_since: dict[str, float] = {}
+        self._answered_at: dict[str, float] = {}
 
     def close(self) -> None:
         """End every current and future wait at once."""
@@ -57,13 +59,15 @@ class Pauses:
 
         probe: returns when the destination answers, raises RetryLater when not; called at once, then every 1 to 5 s
         """
-        end, turn = time.monotonic() + limit_seconds, self._probing[destination]
+        began, turn = time.monotonic(), self._probing[destination]
         if not turn.acquire(timeout=max(0.0, limit_seconds)):
             return False
         try:
+            if self._answered_at.get(destination, -math.inf) >= began:
+                return True
             while not self._closing.is_set():
                 seconds_to_next = self._probed(destination, probe)
-                left = end - time.monotonic()
+                left = began + limit_seconds - time.monotonic()
                 if seconds_to_next is None or left <= 0:
                     return seconds_to_next is None
                 self._closing.wait(min(seconds_to_next, left))
@@ -82,8 +86,9 @@ class Pauses:
                 log.get().warning("destination.down", destination=destination, reason=str(error))
             down_seconds = now - self._down_since[destination]
             return min(max(down_seconds / _PATIENCE, _FIRST_PROBE_SECONDS), _LAST_PROBE_SECONDS)
+        self._answered_at[destination] = now = time.monotonic()
         if (since := self._down_since.pop(destination, None)) is not None:
-            log.get().info("destination.back", destination=destination, seconds=round(time.monotonic() - since, 1))
+            log.get().info("destination.back", destination=destination, seconds=round(now - since, 1))
         return None
 
 
