@@ -40,6 +40,8 @@ class Waiting:
 def waiting(spool: Spool, study_uid: str) -> Waiting:
     """Return the waiting corrections of a study. Raises OtherForm for one that another program wrote."""
     stored = spool.corrections(study_uid)
+    if not stored:
+        return Waiting(corrections=(), changes=0)
     ids = correction.waiting({item.id for item in stored}, spool.rounds(study_uid), spool.releases(study_uid))
     left = [item for item in stored if item.id not in ids]
     return Waiting(
