@@ -23,10 +23,10 @@ Problem: TypeAlias = HTTPException
 """A request that cannot be answered; its detail says in a line what is wrong and what to do, without patient data."""
 
 _DETAILS: Final = {
-    "Not Found": "there is no such page; /api/openapi.json lists those for programs",
-    "Method Not Allowed": "this page does not take this method; /api/openapi.json lists those that it takes",
+    "Not Found": ("there is no such page", "; /api/openapi.json lists those for programs"),
+    "Method Not Allowed": ("this page does not take this method", "; /api/openapi.json lists those that it takes"),
 }
-"""What stands in place of Starlette's own details."""
+"""What stands in place of Starlette's own details, and what only programs are told."""
 
 
 class ProblemDocument(BaseModel):
@@ -63,12 +63,12 @@ def install(application: FastAPI, page: Callable[[Request, int, str], Response])
 
     async def refuse(request: Request, error: Exception) -> Response:
         problem = cast(Problem, error)
-        detail = _DETAILS.get(problem.detail, problem.detail)
+        detail, for_programs = _DETAILS.get(problem.detail, (problem.detail, ""))
         if _wants_page(request):
             shown = page(request, problem.status_code, detail)
             shown.headers.update(problem.headers or {})
             return shown
-        return problem_response(problem.status_code, detail, problem.headers)
+        return problem_response(problem.status_code, detail + for_programs, problem.headers)
 
     async def refuse_input(_request: Request, error: Exception) -> Response:
         return problem_response(422, "; ".join(map(_mistake, cast(RequestValidationError, error).errors())))

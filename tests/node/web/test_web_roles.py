@@ -112,6 +112,7 @@ def test_a_browser_gets_a_page_and_a_program_a_document(parts: WebParts, path: s
     assert said.lower() in page.text.lower()
     assert "To the worklist" in page.text
     assert "Not now" not in page.text
+    assert "openapi" not in page.text, "a person reads it"
     assert {answer.headers["content-type"] for answer in answers} == {"application/problem+json"}
 
 
