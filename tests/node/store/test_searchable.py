@@ -63,6 +63,21 @@ def found(study_uid: str, **states: FindingState) -> Rows:
     return Rows(films=(), findings=tuple(rows))
 
 
+def film_row(film: str, *, received_at: float) -> FilmRow:
+    """A read film of the first study with a present finding."""
+    return FilmRow(
+        study_uid=FIRST,
+        film=film,
+        received_at=received_at,
+        day="2026-11-02",
+        scanner="unknown",
+        station="unknown",
+        outcome="read",
+        has_present=True,
+        has_open=False,
+    )
+
+
 def record(ledger: Ledger, *rows: PatientRow) -> None:
     for each in rows:
         set_patients(ledger.tables, each.study_uid, [each])
@@ -156,17 +171,7 @@ def test_the_newest_reason_why_a_destination_waits_is_listed(ledger: Ledger, sto
 
 
 def test_a_film_waits_from_its_arrival_to_the_first_result_after_it(ledger: Ledger, storage: StorageSettings) -> None:
-    film = FilmRow(
-        study_uid=FIRST,
-        film="1",
-        received_at=100.0,
-        day="2026-11-02",
-        scanner="unknown",
-        station="unknown",
-        outcome="read",
-        has_present=True,
-        has_open=False,
-    )
+    film = film_row("1", received_at=100.0)
     later = replace(film, film="2", received_at=300.0, has_open=True)
     of_other_days = [replace(film, film=day, day=day) for day in ("2026-11-01", "2026-11-03")]
     write_counts(ledger.tables, FIRST, Rows(films=(film, later, *of_other_days), findings=()))
@@ -269,17 +274,7 @@ def test_a_forgotten_study_leaves_no_patient_in_any_file(forget: Callable[[Ledge
     waiting = ReviewRow(
         study_uid=FIRST, film="qzvxwkjp", reason="near_threshold", is_stat=False, urgency=2, received_at=1_000.0
     )
-    counted = FilmRow(
-        study_uid=FIRST,
-        film="qzvxwkjp",
-        received_at=1_000.0,
-        day="2026-11-02",
-        scanner="unknown",
-        station="unknown",
-        outcome="read",
-        has_present=True,
-        has_open=False,
-    )
+    counted = film_row("qzvxwkjp", received_at=1_000.0)
     with closing(Ledger(connect(tmp_path / "ledger.sqlite"))) as ledger:
         ledger.set_study(FIRST, "finished")
         record(ledger, row(FIRST, "Qzvxwkjp^Anna", patient_id="QZVXWKJP-7"))

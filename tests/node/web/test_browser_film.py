@@ -141,17 +141,22 @@ def test_boxes_stay_on_the_film_when_it_moves(node: Node, seen: Browsed) -> None
     assert picture.bounding_box() == before
 
 
-def test_boxes_and_letters_of_the_sides_turn_with_the_film(node: Node, seen: Browsed) -> None:
-    page, first = seen.open(node.path), "rect[data-number]"
-    rect = before = place_of(page, first)
+def boxes_and_sides_follow(page: Page, keys: str, box: str, rect: Rect) -> None:
+    """Press keys that turn and mirror the film: a box and the letters of the sides go with it; rect: where it is."""
     edges = {"start": "start", "end": "end"}
-    for key in "rmrrm":
+    for key in keys:
         page.keyboard.press(key)
         rect = CHANGES[key](rect)
         edges = {letter: SIDES[key].get(edge, edge) for letter, edge in edges.items()}
-        assert place_of(page, first) == pytest.approx(rect, abs=0.02), key
+        assert place_of(page, box) == pytest.approx(rect, abs=0.02), key
         shown = {letter: page.locator(f".side[data-edge={letter}]").get_attribute("class") for letter in edges}
         assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, key
+
+
+def test_boxes_and_letters_of_the_sides_turn_with_the_film(node: Node, seen: Browsed) -> None:
+    page, first = seen.open(node.path), "rect[data-number]"
+    before = place_of(page, first)
+    boxes_and_sides_follow(page, "rmrrm", first, before)
     page.get_by_role("button", name="Turn").click()
     assert place_of(page, first) == pytest.approx(before, abs=0.02)
     page.get_by_role("button", name="Mirror").click()

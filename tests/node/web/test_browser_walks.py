@@ -23,7 +23,7 @@ from pydicom.dataset import Dataset
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
 from tests.drills.conformance.ohif import beside
-from tests.node.web.test_browser_film import CHANGES, SIDES, place_of, stored_place
+from tests.node.web.test_browser_film import CHANGES, boxes_and_sides_follow, place_of, stored_place
 from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
@@ -61,7 +61,7 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
         expect(page.locator(".troubles")).to_contain_text("registry", timeout=SLOW)
         do("open the study", page.locator("td.who a").click)
         page.wait_for_selector("#stage.ready")
-        boxes_and_sides_follow(page, film)
+        boxes_follow(page, film)
         page.reload()
         page.wait_for_selector("#stage.ready")
         why = page.locator("#results .delivery", has_text="registry").first
@@ -75,17 +75,10 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
     assert len(actions) <= MOST_ACTIONS, actions
 
 
-def boxes_and_sides_follow(page: Page, film: Dataset) -> None:
+def boxes_follow(page: Page, film: Dataset) -> None:
     """Turn and mirror the film: boxes and sides go with it, and a box is drawn in pixels of the stored film."""
-    first, edges = "rect[data-number]", {"start": "start", "end": "end"}
-    rect = stored_place(page, first, film)
-    for key in "rm":
-        page.keyboard.press(key)
-        rect = CHANGES[key](rect)
-        edges = {letter: SIDES[key].get(edge, edge) for letter, edge in edges.items()}
-        assert place_of(page, first) == pytest.approx(rect, abs=0.02), key
-        shown = {letter: page.locator(f".side[data-edge={letter}]").get_attribute("class") for letter in edges}
-        assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, key
+    first = "rect[data-number]"
+    boxes_and_sides_follow(page, "rm", first, stored_place(page, first, film))
     page.locator('.tools [data-tool="box"]').click()
     drag(page, (0.4, 0.3), (0.55, 0.6))
     drawn = stored_place(page, "#drawn", film)
