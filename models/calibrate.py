@@ -124,7 +124,7 @@ def _films(options: argparse.Namespace, manifest: Manifest) -> tuple[CaseSource,
         if held_out is not None:
             raise ModelError("--held-out is for a file of a training run (.jsonl); leave it out")
         return read_list(path, manifest), path.stem
-    if find_spec("pycocotools") is None or find_spec("sacrebleu") is None:
+    if find_spec("pycocotools") is None:
         raise ModelError("phantoms need the extra evaluate; run pip install -c constraints.txt '.[evaluate]'")
     try:
         drawn = parse_set(options.films)

@@ -1,9 +1,9 @@
 """Calibrates a model on labelled films: chooses decisions on some patients, and reports on the others.
 
-What is chosen: readouts, thresholds and bands (`tuning`); on phantoms the temperature, how boxes are scored and how
-decisions are put into words, which need the extra `evaluate`. A finding whose AUROC may be chance stays as it was.
-With labels it measures the error of the cardiothoracic ratio, and limits the model to the ages of the films. Findings
-that get no threshold are listed with the reason.
+What is chosen: readouts, thresholds and bands (`tuning`); on phantoms the temperature, and how boxes are scored, which
+needs the extra `evaluate`. A finding whose AUROC may be chance stays as it was. With labels it measures the error of
+the cardiothoracic ratio, and limits the model to the ages of the films. Findings that get no threshold are listed with
+the reason.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from language.labels import NO_FINDING, RuleLabeler
+from language.labels import NO_FINDING
 from models.checkpoint.card import open_to_change
-from models.contract import FilmReading, FindingState, Trusted
+from models.contract import FindingState, Trusted
 from models.decisions import PHANTOMS, Decisions, RatioError, ThresholdChange
 from models.errors import ModelError
 from models.lab.evaluation import anatomy
@@ -43,8 +43,11 @@ MOST_CALLED: Final = 0.5
 """Present findings on the average film without a finding above which a calibration is refused."""
 CHANCE: Final = 0.5
 """The AUROC of a random score."""
-_WORDED: Final = 40
-"""How many films are read repeatedly to choose the wording; more would cost time and change little."""
+WORDS: Final = ReportRule(remove_above=0.995, soft_remove_above=0.995, emphasis=0.2)
+"""How a model that was calibrated on phantoms puts its decisions into words, unless its manifest says otherwise.
+
+Sentences then agree with the decisions, and none is replaced by one that says something else.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +173,7 @@ def calibrate(request: Request, films: CaseSource, report: ProgressReport) -> Ca
     after = tune(before, chosen.truths, chosen.weighed, population=request.population, aim=aim, left_out=untold)
     off: dict[str, str] = {}
     if is_drawn:
-        after = _drawn_rules(model, films, after, chosen, np.flatnonzero(chooses), report)
+        after = _drawn_rules(model, after, chosen)
     else:
         after = replace(after, chosen_on=tuple(sorted({*after.chosen_on, *chosen.digests.tolist()})))
         after, off["age rule"] = with_ages(after, [truth.age for truth in everything.truths])
@@ -303,33 +306,16 @@ def _aim(request: Request, chosen: _Films, *, least: int) -> tuple[Aim, str]:
     return Aim(false_findings=most, least=least), words
 
 
-def _drawn_rules(
-    model: EvaluatedModel,
-    films: CaseSource,
-    manifest: Manifest,
-    chosen: _Films,
-    places: Indices,
-    report: ProgressReport,
-) -> Manifest:
-    """Choose how the boxes of phantoms are scored, and how decisions are put into words."""
-    from models.lab.evaluation.detection import Precision
-    from models.lab.evaluation.wording import best_wording  # both need the extra `evaluate`
+def _drawn_rules(model: EvaluatedModel, manifest: Manifest, chosen: _Films) -> Manifest:
+    """Choose how the boxes of phantoms are scored."""
+    from models.lab.evaluation.detection import Precision  # needs the extra `evaluate`
 
     located = [film.located for film in chosen.weighed if film.located is not None]
     rule = best_rule(
         manifest.detection,
         lambda rule: Precision(chosen.truths, [model.detections(each, rule) for each in located]).per_class(),
     )
-    some = places[:_WORDED]
-    looks = [model.reader.look(films.load(int(index)).gray) for index in some]
-
-    def read(wording: ReportRule) -> list[FilmReading]:
-        report("choosing words")
-        reader = model.reader_by(replace(manifest, report=wording))
-        return [reader.report(look, model.questions.prompts) for look in looks]
-
-    wording = best_wording(manifest.report, read, chosen.truths[: len(some)], RuleLabeler())
-    return replace(manifest, detection=rule, report=wording)
+    return replace(manifest, detection=rule, report=WORDS if manifest.report == ReportRule() else manifest.report)
 
 
 def with_ratio(
