@@ -35,7 +35,6 @@ from models.lab.evaluation.request import (
     RULES,
     TASKS,
     TEXT_RESAMPLES,
-    TRAINING_FILMS,
     FigureTask,
     PublishedTask,
     Request,
@@ -87,7 +86,6 @@ def main(arguments: list[str]) -> int:
         pictures=options.pictures,
         held_out=options.held_out,
         resamples=options.resamples,
-        training_films=options.training_films,
         folds=options.folds,
         false_findings=options.false_findings,
         labeler=options.labeler,
@@ -182,13 +180,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"resampled sets, for deviations; default: {RESAMPLES}; for the paper's tasks {PUBLISHED_RESAMPLES}, "
         f"and {TEXT_RESAMPLES} where they compare texts",
-    )
-    parser.add_argument(
-        "--training-films",
-        type=_count,
-        default=TRAINING_FILMS,
-        metavar="N",
-        help="phantoms that the references are computed from; default: %(default)s",
     )
     _add_choices(parser)
     _add_texts(parser)

@@ -83,7 +83,7 @@ def figures(path: Path, task: str, capsys: pytest.CaptureFixture[str], *more: st
     """The document that the shipped model's evaluation of these films gives; more: further arguments."""
     arguments = ["--model", str(VOCABULARIES.parent), "--data", f"boxes:{path}", "--task", task, "--json", *more]
     capsys.readouterr()
-    assert evaluate([*arguments, "--engine", "torch", "--training-films", "3", "--resamples", "0"]) == 0
+    assert evaluate([*arguments, "--engine", "torch", "--resamples", "0"]) == 0
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
     return document
 

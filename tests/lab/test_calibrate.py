@@ -161,7 +161,7 @@ def test_films_that_chose_are_not_reported_on(
     assert made["chosen_on"] == {"films": FILMS, "patients": FILMS} and made["reported_on"]["films"] == 0
     assert made["aim"] == "each at a sensitivity of 0.9"
     assert read_manifest(model).decisions.measurements["edema"].positives == FILMS // 2
-    asked = ["--model", str(model), "--data", f"boxes:{path}", "--resamples", "0", "--training-films", "1"]
+    asked = ["--model", str(model), "--data", f"boxes:{path}", "--resamples", "0"]
 
     assert evaluate([*asked, "--task", "report"]) == 2
     assert f"{FILMS} of {FILMS} films chose the thresholds" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def evaluation(folder: Path, directory: Path, **changes: object) -> Path:
             "anatomy": {
                 "miou": 0.8,
                 "per_region": {"right lung": 0.93},
-                "references": {"constant_box": {"miou": 0.5, "per_region": {"right lung": 0.7}}},
+                "references": {"best_constant_box": {"miou": 0.5, "per_region": {"right lung": 0.7}}},
             },
             "report": {
                 "ce_micro_f1": 0.61,

@@ -49,7 +49,6 @@ def measured(data: str, *tasks: Task, held_out: str | None = None) -> Figures:
         engine="torch",
         held_out=held_out,
         resamples=2,
-        training_films=3,
         pictures=0,
     )
     return cast("Figures", evaluate(request, quiet)["tasks"])

@@ -26,7 +26,7 @@ from models.reading.sentence_check import NOT_MEASURED
 from models.reading.tokenizers import VOCABULARIES
 
 MODEL = VOCABULARIES.parent
-QUICK = ["--engine", "torch", "--training-films", "3", "--resamples", "3"]
+QUICK = ["--engine", "torch", "--resamples", "3"]
 
 # design §8; extra keys are allowed.
 SCHEMA: list[tuple[str, str, type]] = [

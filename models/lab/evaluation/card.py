@@ -35,7 +35,7 @@ _PERFORMANCE: Final = "- Performance: below, under Measured."
 _WORST: Final = 3
 _PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "detection": ("per_class", "Average precision by finding", "", ""),
-    "anatomy": ("per_region", "IoU by region; gray: constant box", "constant_box", "per_region"),
+    "anatomy": ("per_region", "IoU by region; gray: best constant box", "best_constant_box", "per_region"),
     "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
     "films": ("per_class", "AUROC by finding", "", ""),
 }

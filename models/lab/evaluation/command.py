@@ -11,7 +11,7 @@ from typing import Final
 
 from language.labels import Labeler, RuleLabeler
 from models.errors import ModelError
-from models.lab.evaluation import baselines, run
+from models.lab.evaluation import run
 from models.lab.evaluation.boxes_file import FileFilms, read_films
 from models.lab.evaluation.cases import CaseSource, Phantoms
 from models.lab.evaluation.document import markdown, rounded
@@ -87,7 +87,6 @@ def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
         "folds": request.folds,
         "held_out": request.held_out and Path(request.held_out).name,
         "resamples": resamples,
-        "training_films": request.training_films,
     }
     if request.analysis is not None:
         document["analysis"] = {"name": request.analysis.stem, **asdict(how)}
@@ -132,7 +131,6 @@ def _figures(
         observed,
         tasks,
         model=model,
-        habits=baselines.training_habits(request.training_films),
         labeler=RuleLabeler(),
         bootstrap=bootstrap,
         most_false=request.false_findings,

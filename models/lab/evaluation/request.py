@@ -63,8 +63,6 @@ PUBLISHED_RESAMPLES: Final = 250
 TEXT_RESAMPLES: Final = 10
 """The number of bootstrap resamples for deviations: of the node's tasks, the paper's, and those of the paper's that
 compare texts."""
-TRAINING_FILMS: Final = 200
-"""The number of training phantoms that the reference figures are computed from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +95,5 @@ class Request:
     resamples: int | None = None
     labeler: str | None = None
     metric_files: Path | None = None
-    training_films: int = TRAINING_FILMS
     folds: bool = False
     false_findings: float = MOST_FALSE

@@ -20,7 +20,6 @@ from models.lab.evaluation import (
     side_questions,
     views,
 )
-from models.lab.evaluation.baselines import Habits
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read
 from models.lab.evaluation.request import Task
@@ -56,7 +55,6 @@ def figures(
     tasks: Collection[Task],
     *,
     model: EvaluatedModel,
-    habits: Habits,
     labeler: Labeler,
     bootstrap: Bootstrap,
     most_false: float,
@@ -66,9 +64,9 @@ def figures(
     most_false: as in `films.cross_fitted`
     """
     makers: dict[Task, Callable[[], dict[str, object]]] = {
-        "detection": lambda: _detection(observed, model, habits, bootstrap),
-        "anatomy": lambda: _anatomy(observed, habits, bootstrap),
-        "region_classification": lambda: _regions(observed, habits, bootstrap),
+        "detection": lambda: _detection(observed, model, bootstrap),
+        "anatomy": lambda: _anatomy(observed, bootstrap),
+        "region_classification": lambda: _regions(observed, bootstrap),
         "report": lambda: _report(observed, labeler, bootstrap),
         "sentences": lambda: _sentences(observed, bootstrap),
         "films": lambda: film_classification.measure(
@@ -85,7 +83,7 @@ def figures(
     return {task: make() for task, make in makers.items() if task in tasks}
 
 
-def _detection(observed: Observed, model: EvaluatedModel, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+def _detection(observed: Observed, model: EvaluatedModel, bootstrap: Bootstrap) -> dict[str, object]:
     truths, rule = observed.truths, model.manifest.detection
     found = [observation.found for observation in observed.said if observation.found is not None]
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
@@ -100,24 +98,21 @@ def _detection(observed: Observed, model: EvaluatedModel, habits: Habits, bootst
 
     if boxed := localization.measure(truths, scaled, bootstrap):
         made["boxed"] = boxed
-    return made | {"references": {"constant_box": baselines.constant_detection(truths, habits)}}
+    return made | {"references": {"constant_box": baselines.constant_detection(truths)}}
 
 
-def _anatomy(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+def _anatomy(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     truths = observed.truths
-    constants = {"constant_box": habits.regions, "best_constant_box": baselines.best_constants(truths)}
     return {
         **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
         **anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
-        "references": {name: baselines.constant_regions(truths, boxes, bootstrap) for name, boxes in constants.items()},
+        "references": {"best_constant_box": baselines.constant_regions(truths)},
     }
 
 
-def _regions(observed: Observed, habits: Habits, bootstrap: Bootstrap) -> dict[str, object]:
+def _regions(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     judged = regions.judged_of(observed.truths, [observation.region_scores for observation in observed.said])
-    return regions.measure(judged, bootstrap) | {
-        "references": {"region_identity": baselines.identity(observed.truths, habits)}
-    }
+    return regions.measure(judged, bootstrap) | {"references": {"region_identity": baselines.identity(observed.truths)}}
 
 
 def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
