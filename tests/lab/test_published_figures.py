@@ -19,7 +19,7 @@ from models.errors import ModelError
 from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.cases import EvaluationCase, Truth
-from models.lab.evaluation.document import task_section
+from models.lab.evaluation.document import tables
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import detection, grounding, prompting, texts
 from models.lab.evaluation.published.analysis import Analysis, read_analysis
@@ -507,7 +507,8 @@ def test_each_figure_is_about_its_instances(model: PublishedModel) -> None:
     assert all(own["films"] == 2 and own["films_of_the_paper"] == 98 for own in made.values())
     told = made["figure_6"]["by_sentence"]
     assert set(told) == {"pathology", "box", "box and pathology", "region", "pathology in the region"}  # type: ignore[call-overload] # a table
-    assert "| no hint | 2 | " in task_section("figure_4", made["figure_4"])
+    _, (head, rows) = tables(made["figure_4"])
+    assert (head[:2], rows[0][:2]) == (["by_prompt", "boxes"], ["no hint", "2"])
     nearest = cast("dict[str, int]", made["figure_9"]["nearest_region"])
     assert sum(nearest.values()) <= 7 + 7 + 6 and not any(name.startswith("Pleural effusion") for name in nearest)
 

@@ -335,8 +335,8 @@ def test_texts_are_written_and_measured(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*films(tmp_path), *TASK, "--out", str(tmp_path / "out")]) == 0
 
     told = capsys.readouterr().out
-    assert "| classes of texts found by | rules |" in told
-    assert "| METEOR | not computed: needs NLTK's wordnet.zip, unpacked; give it as DIR/nltk/corpora/wordnet, " in told
+    assert "| labeler | rules |" in told
+    assert "| meteor | not computed: needs NLTK's wordnet.zip, unpacked; give it as DIR/nltk/corpora/wordnet, " in told
     made = json.loads((tmp_path / "out" / "evaluation.json").read_text())["tasks"]["report_mimic"]
     assert {name for name in FIGURES if made[name] is None} == set(made["not_computed"])
     with (tmp_path / "out" / "texts.csv").open(encoding="utf-8", newline="") as file:

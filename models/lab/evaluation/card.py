@@ -25,8 +25,7 @@ from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.decisions import PHANTOMS
 from models.errors import ModelError
-from models.lab.evaluation import places_page
-from models.lab.evaluation.document import PLACES, card_tables, figures_in_words, inner
+from models.lab.evaluation.document import card_tables, figures_in_words, inner
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
 FOLDER: Final = "card"
@@ -148,7 +147,7 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
         count=evaluation.document["count"],
         held_out=evaluation.document.get("held_out"),
         engine=inner(evaluation.document, "model").get("engine"),
-        tables=[*places_page.tables(inner(evaluation.tasks, PLACES)), *card_tables(evaluation.document)],
+        tables=list(card_tables(evaluation.document)),
         pictures=[*plots, *_pictures(directory, evaluation, number=number)],
         figures=path,
     )

@@ -91,18 +91,6 @@ def efficacy_of(counts: Mapping[str, Counts], films: Indices) -> Figures:
     return made | {f"ce_14_f1_{key}": _known(value) for key, value in zip(CHEXPERT, of_classes, strict=True)}
 
 
-def efficacy_names() -> dict[str, str]:
-    """Return what each figure is called in a table."""
-    sets = {"14": "14 classes", "5": "5 classes", "5_plus": "5 classes, uncertain as positive (5+)"}
-    words = {"precision": "precision", "recall": "recall", "f1": "F1"}
-    made: dict[str, str] = {}
-    for name, title in sets.items():
-        for average in ("micro", "macro", "example"):
-            made |= {f"ce_{name}_{average}_{key}": f"CE {average} {words[key]}, {title}" for key in _FIGURES}
-        made[f"ce_{name}_example_f1_of_all"] = f"CE example F1, {title}; films without a hit as 0"
-    return made | {f"ce_14_f1_{key}": f"CE F1, {key.replace('_', ' ')}" for key in CHEXPERT}
-
-
 def _scores(counts: Counts) -> NDArray[np.float64]:
     """Compute precision, recall and F1, each of the shape of hits; NaN where it has no value."""
     hits, wrong, missed = counts
