@@ -26,7 +26,7 @@ from models.contract import (
     ViewReading,
     WithheldSentence,
 )
-from models.decisions import Decisions, sigmoid
+from models.decisions import sigmoid
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation import anatomy, baselines, regions, reports, side_questions, views
@@ -279,8 +279,8 @@ def chest(heart: float, thorax: float = 0.8) -> ChestWidths:
     )
 
 
-def errors_of(truths: list[Truth], found: list[ChestWidths | None], what: str = "cardiothoracic_ratio") -> Figures:
-    return cast("Figures", anatomy.measure_ratio(truths, found)[what])
+def errors_of(truths: list[Truth], found: list[ChestWidths | None]) -> Figures:
+    return cast("Figures", anatomy.measure_ratio(truths, found))
 
 
 def test_errors_of_a_ratio_are_measured_minus_true() -> None:
@@ -302,14 +302,10 @@ def test_the_constant_answer_is_the_median_and_a_known_ratio_goes_before_that_of
     assert errors_of([chest_truth(known=0.45)] * 2, [chest(0.4)] * 2)["bias"] == pytest.approx(0.05, abs=1e-6)
 
 
-def test_boxes_of_lungs_alone_tell_the_width_of_the_thorax() -> None:
-    lungs = [chest_truth(heart=False)] * 2
-    wide: list[ChestWidths | None] = [chest(0.4, thorax=0.84)] * 2
+def test_films_whose_labels_do_not_tell_the_ratio_are_left_out() -> None:
+    untold = [chest_truth(heart=False), chest_truth(begin=0.0), Truth()]
 
-    assert anatomy.measure_ratio(lungs, wide).keys() == {"thorax_width"}
-    assert errors_of([chest_truth()] * 2, wide, "thorax_width")["bias"] == pytest.approx(0.05, abs=1e-6)
-    assert anatomy.measure_ratio([chest_truth(begin=0.0)] * 2, wide) == {}, "a thorax that is cut off has no true width"
-    assert anatomy.measure_ratio([Truth()], wide[:1]) == {}
+    assert anatomy.measure_ratio(untold, [chest(0.4)] * 3) == {}, "no heart, a thorax that is cut off, no box"
 
 
 def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> None:
@@ -329,9 +325,6 @@ def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> Non
     whole = [(known, value) for known, value in zip(told, by_boxes, strict=True) if value is not None]
     assert whole
     assert all(value == pytest.approx(known, abs=0.03) for known, value in whole)
-
-
-DECISIONS = Decisions(temperature=1.0, default_threshold=0.6, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 
 
 def prompt(
@@ -376,9 +369,7 @@ ONE = said_film(
 
 
 def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, object]:
-    return measure_sentences(
-        readings, [truth or Truth()] * len(readings), [DECISIONS] * len(readings), Bootstrap(resamples=0)
-    )
+    return measure_sentences(readings, [truth or Truth()] * len(readings), Bootstrap(resamples=0))
 
 
 def test_sentences_are_counted_by_what_became_of_them() -> None:
@@ -392,28 +383,6 @@ def test_sentences_are_counted_by_what_became_of_them() -> None:
     assert figures["own_reported_share"] == pytest.approx(1 / 3)
     assert figures["by_network_share"] == pytest.approx(2 / 3)
     assert figures["per_reason"] == {"denied": 3}
-
-
-def test_only_what_would_be_present_counts_as_contradicted() -> None:
-    figures = measured(
-        ONE,
-        said_film(prompt("edema", FindingState.INDETERMINATE, probability=0.55, contradiction="other_side")),
-        said_film(prompt("edema", FindingState.UNCALIBRATED, contradiction="other_side")),
-    )
-
-    assert (figures["contradicted"], figures["per_contradiction"]) == (1, {"other_side": 1})
-
-
-@pytest.mark.parametrize(
-    ("labels", "rightly", "wrongly"),
-    [({"pneumonia": False}, 1, 0), ({"pneumonia": True}, 0, 1), ({"edema": True}, 0, 0)],
-)
-def test_a_contradiction_is_right_if_the_finding_is_wrong(
-    labels: Mapping[str, bool], rightly: int, wrongly: int
-) -> None:
-    figures = measured(ONE, truth=Truth(labels=labels))
-
-    assert (figures["contradicted_rightly"], figures["contradicted_wrongly"]) == (rightly, wrongly)
 
 
 def test_a_sentence_that_was_not_generated_is_no_own_one() -> None:

@@ -1,8 +1,7 @@
 """The task `anatomy`: mean IoU (mIoU) of each region's best box with its true box.
 
-Beside it the errors of the cardiothoracic ratio and of its denominator, the width of the thorax, both measured as the
-node measures them. An error is the measured value minus the true one; that of the thorax is a share of its true width.
-What a film's labels lack is left out: a file with boxes of lungs alone has errors of the thorax only.
+Beside it the error of the cardiothoracic ratio, measured as the node measures it: the measured value minus the true
+one. Films whose labels do not tell the ratio are left out.
 """
 
 from __future__ import annotations
@@ -26,10 +25,6 @@ LUNGS: Final = ("right lung", "left lung")
 LUNGS_AND_HEART: Final = (*LUNGS, "cardiac silhouette")
 _LIMIT: Final = 1.96
 """Standard deviations from the mean between which 95 % of a normal distribution lie (Bland and Altman, 1986)."""
-
-
-_Pair = tuple[float, float | None]
-"""The true and the measured value of a film; None if it was not measured."""
 
 
 def overlaps(truths: Sequence[Truth], found: Sequence[Mapping[str, FloatArray]]) -> NDArray[np.float64]:
@@ -85,22 +80,31 @@ def measure(
     }
 
 
-def measure_ratio(truths: Sequence[Truth], found: Sequence[ChestWidths | None]) -> dict[str, object]:
-    """Compute the figures of ratio and thorax; those without labels are left out."""
-    ratios, widths = list[_Pair](), list[_Pair]()
-    for truth, chest in zip(truths, found, strict=True):
-        if (ratio := true_ratio(truth)) is not None:
-            ratios.append((ratio, None if chest is None else chest.ratio))
-        if (width := true_thorax(truth)) is not None:
-            widths.append((1.0, None if chest is None else chest.thorax.width / width))
-    made: dict[str, object] = {}
-    if ratios:
-        known = np.array([true for true, _ in ratios])
-        constant = float(np.abs(known - np.median(known)).mean())
-        made["cardiothoracic_ratio"] = {**_errors(ratios), "error_of_constant": constant}
-    if widths:
-        made["thorax_width"] = _errors(widths)
-    return made
+def measure_ratio(truths: Sequence[Truth], found: Sequence[ChestWidths | None]) -> Figures:
+    """Compute the figures of the ratio's errors, on films whose true ratio is known; none if there is no such film."""
+    pairs = [
+        (ratio, None if chest is None else chest.ratio)
+        for truth, chest in zip(truths, found, strict=True)
+        if (ratio := true_ratio(truth)) is not None
+    ]
+    if not pairs:
+        return {}
+    known = np.array([true for true, _ in pairs])
+    errors = np.array([value - true for true, value in pairs if value is not None])
+    figures: dict[str, float | None] = {
+        "films": len(errors),
+        "share_measured": len(errors) / len(pairs),
+        "error_of_constant": float(np.abs(known - np.median(known)).mean()),
+    }
+    if len(errors) < 2:
+        return figures
+    bias, spread = float(errors.mean()), _LIMIT * float(errors.std(ddof=1))
+    return figures | {
+        "mean_absolute_error": float(np.abs(errors).mean()),
+        "bias": bias,
+        "lower": bias - spread,
+        "upper": bias + spread,
+    }
 
 
 def true_ratio(truth: Truth) -> float | None:
@@ -119,18 +123,3 @@ def true_thorax(truth: Truth) -> float | None:
     edges = to_corners(np.stack([right, left]).astype(np.float64))
     begin, end = float(edges[0, 0]), float(edges[1, 2])
     return end - begin if EDGE <= begin < end <= 1 - EDGE else None
-
-
-def _errors(pairs: Sequence[_Pair]) -> Figures:
-    """Compute the figures of errors, of films whose true value is known."""
-    errors = np.array([value - true for true, value in pairs if value is not None])
-    figures: dict[str, float | None] = {"films": len(errors), "share_measured": len(errors) / len(pairs)}
-    if len(errors) < 2:
-        return figures
-    bias, spread = float(errors.mean()), _LIMIT * float(errors.std(ddof=1))
-    return figures | {
-        "mean_absolute_error": float(np.abs(errors).mean()),
-        "bias": bias,
-        "lower": bias - spread,
-        "upper": bias + spread,
-    }

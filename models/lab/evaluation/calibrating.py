@@ -9,7 +9,7 @@ the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -325,15 +325,14 @@ def with_ratio(
     stated = manifest.cardiothoracic
     if population == PHANTOMS and stated is not None and stated.measured_on != PHANTOMS:
         return manifest, ""
-    made = anatomy.measure_ratio(truths, chests).get("cardiothoracic_ratio")
-    names = [entry.name for entry in fields(RatioError) if entry.name != "measured_on"]
-    counted = made.get("films", 0) if isinstance(made, Mapping) else 0
-    if not isinstance(made, Mapping) or not made.keys() >= set(names) or counted < LEAST_MEASURED:
+    made = {name: value for name, value in anatomy.measure_ratio(truths, chests).items() if value is not None}
+    counted = int(made.get("films", 0))
+    if counted < LEAST_MEASURED:
         had = "measured on patient films" if stated is not None and stated.measured_on != PHANTOMS else "off"
         why = f"{counted} films have a known ratio and a measured one; {LEAST_MEASURED} are needed"
         return manifest, f"stays as it was ({had}): {why}"
-    figures = {name: round(made[name], 6) for name in names}
-    return replace(manifest, cardiothoracic=RatioError(measured_on=population, **figures)), ""
+    figures = {name: round(made[name], 6) for name in ("mean_absolute_error", "bias", "lower", "upper")}
+    return replace(manifest, cardiothoracic=RatioError(measured_on=population, films=counted, **figures)), ""
 
 
 def with_ages(manifest: Manifest, ages: Sequence[int | None]) -> tuple[Manifest, str]:

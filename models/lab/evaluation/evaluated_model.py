@@ -19,7 +19,6 @@ import torch
 from models import boxes as unit_boxes
 from models.checkpoint.weights import load_network
 from models.contract import FilmReading, SentenceRule, Side, Trusted
-from models.decisions import Decisions
 from models.engines import Engine, FloatArray
 from models.engines.opening import open_first
 from models.errors import ModelError
@@ -58,14 +57,12 @@ class Observation:
     located: unscored detections; found: detections as published (spec §9.2); regions: the best box [4] of each
     chest: the widths of heart and thorax, as the node measures them
     region_scores: [region that the film shows, finding], for the true boxes of regions
-    decisions: the decisions that the reading used
     reading: the report before any sentence is withheld; checked: as the node makes it if every threshold is accepted;
     by_default: as the node makes it if it is not told to accept any
     differences: as in `Weighed`; hints: [hint, 4], the best box of each question
     views: what the view head says of the film, as it is and otherwise
     """
 
-    decisions: Decisions
     located: Detection | None = None
     found: Detections | None = None
     regions: dict[str, FloatArray]
@@ -158,7 +155,6 @@ class EvaluatedModel:
         reading = read(self.reader, needed="report" in tasks)
         located = self._locate(picture) if "detection" in tasks else None
         return Observation(
-            decisions=self.manifest.decisions,
             located=located,
             found=None if located is None else self.detections(located, self.manifest.detection),
             regions=dict(zip(names, boxes, strict=False)),

@@ -27,7 +27,6 @@ Marks = NDArray[np.bool_]
 
 LEAST_OF_OTHERS: Final = LEAST_POSITIVES * (FOLDS - 1) // FOLDS
 """How many films of the other folds must show a finding, and how many not, before a threshold is chosen for it."""
-_HOW_NORMAL: Final = {"Normal": 2, "No Lung Opacity / Not Normal": 1, "Lung Opacity": 0}
 _INTERVAL: Final = (2.5, 97.5)
 
 
@@ -37,7 +36,7 @@ class Films:
 
     differences: cosine to the prompt minus cosine to its opposite; there, known: present, and whether that is known
     read_as: a radiologist's reading, "" without one; groups: names of the groups that each film belongs to
-    mined_known, mined_normal: whether a label was mined from the film's report, and whether it is "no finding"
+    mined_known: whether the label of "no finding" was mined from the film's report
     """
 
     keys: tuple[str, ...]
@@ -48,7 +47,6 @@ class Films:
     read_as: NDArray[np.str_]
     groups: tuple[frozenset[str], ...]
     mined_known: Marks
-    mined_normal: Marks
 
     def place(self, key: str) -> int:
         """Return the column of a finding."""
@@ -65,7 +63,6 @@ class Films:
             read_as=self.read_as[some],
             groups=tuple(self.groups[index] for index in some),
             mined_known=self.mined_known[some],
-            mined_normal=self.mined_normal[some],
         )
 
     @property
@@ -96,7 +93,6 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
         read_as=np.array([truth.read_as for truth in truths]),
         groups=tuple(truth.groups for truth in truths),
         mined_known=np.array([truth.mined_normal is not None for truth in truths], dtype=np.bool_),
-        mined_normal=np.array([bool(truth.mined_normal) for truth in truths], dtype=np.bool_),
     )
 
 
@@ -176,7 +172,6 @@ def figures(films: Films, called: Called, some: Indices) -> dict[str, float | No
         "auroc_no_finding": auroc(films, NO_FINDING, some),
         "auroc_no_finding_read": auroc(films, NO_FINDING, some[read_as != ""]),
         "auroc_no_finding_mined": auroc(films, NO_FINDING, some[(read_as == "") & films.mined_known[some]]),
-        "auroc_of_reading_for_mined_normal": _of_reading(films, some),
         "false_findings": float(false.sum() / len(false)) if len(false) else None,
         "opacity_sensitivity": float(found.mean()) if len(found) else None,
         "calibration_error": calibration_error(
@@ -185,16 +180,6 @@ def figures(films: Films, called: Called, some: Indices) -> dict[str, float | No
         if known.any()
         else None,
     }
-
-
-def _of_reading(films: Films, some: Indices) -> float | None:
-    """Return the AUROC of a radiologist's reading, in the order of `_HOW_NORMAL`, for the mined label "no finding".
-
-    It shows how far the mined labels agree with readings of the same films.
-    """
-    both = some[(films.read_as[some] != "") & films.mined_known[some]]
-    levels = np.array([_HOW_NORMAL[reading] for reading in films.read_as[both]], dtype=np.float64)
-    return area_under_curve(films.mined_normal[both], levels)
 
 
 def auroc(films: Films, key: str, some: Indices) -> float | None:

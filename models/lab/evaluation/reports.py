@@ -6,8 +6,8 @@ scikit-learn. BLEU is sacrebleu's over the whole set, ROUGE-L is rouge-score's, 
 
 Of sentences: how many the rules withhold and replace, and how often the network's own one would do. A finding's own
 sentence is the one that was generated for it at first; it passes if it was not withheld. Sentences are compared with
-decisions, so labels are needed only to say which contradicted findings were right, and what is called present on films
-that are normal or show an opacity, after all that speaks against a finding.
+decisions, so labels are needed only to say what is called present on films that are normal or show an opacity, after
+all that speaks against a finding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 
 from language.labels import Labeler, says
 from models.contract import FilmReading, PromptReading
-from models.decisions import Decisions
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import SUBSETS
 from models.lab.evaluation.film_classification import drawn_by_patient, interval
@@ -178,9 +177,9 @@ def _table(classes: Sequence[str], rows: Sequence[Mapping[str, bool]]) -> BoolAr
 
 
 def measure_sentences(
-    readings: Sequence[FilmReading], truths: Sequence[Truth], decisions: Sequence[Decisions], bootstrap: Bootstrap
+    readings: Sequence[FilmReading], truths: Sequence[Truth], bootstrap: Bootstrap
 ) -> dict[str, object]:
-    """Compute the figures of checked readings; decisions: those of each film's reading."""
+    """Compute the figures of checked readings."""
     counted = [counts_of(*film) for film in zip(readings, truths, strict=True)]
     table = np.array([[film[name] for name in _COUNTS] for film in counted], dtype=np.int64)
 
@@ -192,20 +191,10 @@ def measure_sentences(
 
     patients = np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)])
     reasons = Counter(withheld.reason for reading in readings for withheld in reading.withheld)
-    against = [
-        (prompt.contradiction, truth.labels.get(prompt.key))
-        for reading, truth, own in zip(readings, truths, decisions, strict=True)
-        for prompt in reading.prompts
-        if _is_doubted(prompt, own)
-    ]
     return {
         **figures(np.arange(len(readings))),
         **{name: int(count) for name, count in zip(_COUNTS, table.sum(axis=0), strict=True)},
-        "contradicted": len(against),
-        "contradicted_rightly": sum(label is False for _, label in against),
-        "contradicted_wrongly": sum(label is True for _, label in against),
         "per_reason": dict(sorted(reasons.items())),
-        "per_contradiction": dict(sorted(Counter(str(reason) for reason, _ in against).items())),
         "deviations": bootstrap.deviations(figures, len(readings)),
         "intervals": interval([figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples)]),
     }
@@ -233,15 +222,6 @@ def counts_of(reading: FilmReading, truth: Truth) -> dict[str, int]:
         "opacities": int(is_read),
         "opacities_present": int(is_read and OPACITY in [prompt.key for prompt in present]),
     }
-
-
-def _is_doubted(prompt: PromptReading, decisions: Decisions) -> bool:
-    """Return whether a finding would be present if nothing spoke against it."""
-    return (
-        prompt.contradiction is not None
-        and prompt.state == "indeterminate"
-        and (prompt.probability or 0.0) >= decisions.threshold(prompt.key)
-    )
 
 
 def _present(prompts: Sequence[PromptReading]) -> list[PromptReading]:

@@ -26,7 +26,6 @@ from models.lab.evaluation.request import Task
 from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
 from models.lab.phantoms import FINDINGS
 from models.progress import ProgressReport
-from models.reading.decision import decide
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +104,7 @@ def _anatomy(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     truths = observed.truths
     return {
         **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
-        **anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
+        "cardiothoracic_ratio": anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
         "references": {"best_constant_box": baselines.constant_regions(truths)},
     }
 
@@ -116,10 +115,9 @@ def _regions(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
 
 
 def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
-    decisions = [observation.decisions for observation in observed.said]
     by_default = [observation.by_default for observation in observed.said if observation.by_default is not None]
-    return reports.measure_sentences(_checked(observed), observed.truths, decisions, bootstrap) | {
-        "by_default": reports.measure_sentences(by_default, observed.truths, decisions, bootstrap)
+    return reports.measure_sentences(_checked(observed), observed.truths, bootstrap) | {
+        "by_default": reports.measure_sentences(by_default, observed.truths, bootstrap)
     }
 
 
@@ -151,26 +149,15 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
 
 
 def _variants(observed: Observed, truths: Sequence[Truth], labeler: Labeler) -> dict[str, object]:
-    """Compute clinical efficacy of decisions, with and without contradictions, and of the sentences that leave."""
-    read = [(each.reading.prompts, each.decisions) for each in observed.said if each.reading is not None]
+    """Compute clinical efficacy of decisions, and of the sentences that leave."""
+    read = [each.reading.prompts for each in observed.said if each.reading is not None]
 
     def labels(said: Sequence[Mapping[str, bool]]) -> reports.Labels:
         return reports.labels_of(truths, said, labeler.classes)
 
-    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film, _ in read])
-    by_threshold = labels(
-        [
-            {
-                each.key: decide(decisions, each.key, each.probability, trusted="any") == "present"
-                for each in of_film
-                if each.probability is not None
-            }
-            for of_film, decisions in read
-        ]
-    )
+    decided = labels([{each.key: each.state == "present" for each in of_film if each.state} for of_film in read])
     variants: dict[str, object] = {
         "decisions": {**reports.efficacy(decided), "per_class": reports.per_class(decided)},
-        "without_contradictions": reports.efficacy(by_threshold),
     }
     if checked := _checked(observed):
         leaving = reports.said_of(labeler, [text_of(reading) for reading in checked])
