@@ -217,13 +217,6 @@ class EvaluatedModel:
         by_spine = partial(side_of, middle=middle)
         return self._by_default.find(look, self.questions.prompts, side_of=by_spine), middle
 
-    def probabilities(self, look: Look) -> dict[str, float]:
-        """Return the probability of each judged prompt."""
-        decisions = self.manifest.decisions
-        return {
-            key: float(decisions.probability(key, np.asarray(value))) for key, value in self._features(look)[1].items()
-        }
-
     def detections(self, located: Detection, rule: DetectionRule) -> Detections:
         """Score and merge the detections of one film by a manifest's rule; Q of `Detection` are the ten findings."""
         rows = detection.detections(located, self._classes, settings_of(rule))[0]

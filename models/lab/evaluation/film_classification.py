@@ -52,19 +52,6 @@ class Films:
         """Return the column of a finding."""
         return self.keys.index(key)
 
-    def of(self, some: Indices) -> Films:
-        """Return the films with these row numbers."""
-        return Films(
-            keys=self.keys,
-            differences=self.differences[some],
-            there=self.there[some],
-            known=self.known[some],
-            patients=self.patients[some],
-            read_as=self.read_as[some],
-            groups=tuple(self.groups[index] for index in some),
-            mined_known=self.mined_known[some],
-        )
-
     @property
     def normal(self) -> Marks:
         """The films without any finding, see `Truth.is_normal`: [film]."""

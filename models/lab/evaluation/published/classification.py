@@ -85,10 +85,7 @@ def measure_boxes(films: Sequence[Classified], bootstrap: Bootstrap) -> dict[str
         return {name: area_under_curve(classes == number, scores[:, number]) for number, name in enumerate(MSCXR)}
 
     def figures(some: Indices) -> Figures:
-        return {
-            "auroc": mean(list(areas(some).values())),
-            "balanced_accuracy": _accuracy([films[film] for film in some]),
-        }
+        return {"auroc": mean(list(areas(some).values()))}
 
     everything = np.arange(len(films))
     classes = np.concatenate([film.classes for film in films])
@@ -99,13 +96,6 @@ def measure_boxes(films: Sequence[Classified], bootstrap: Bootstrap) -> dict[str
         "boxes_of": {name: int((classes == number).sum()) for number, name in enumerate(MSCXR)},
         "deviations": bootstrap.deviations(figures, len(films)),
     }
-
-
-def _accuracy(films: Sequence[Classified]) -> float | None:
-    """Return the share of boxes whose likeliest class is the right one, as a mean over the classes."""
-    classes = np.concatenate([film.classes for film in films])
-    right = np.concatenate([film.scores.argmax(axis=1) for film in films]) == classes
-    return mean([float(right[classes == number].mean()) for number in np.unique(classes)])
 
 
 def judged(

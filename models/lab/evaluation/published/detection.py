@@ -2,7 +2,7 @@
 
 All classes of a data set are asked together. A film counts if it has a box of one of them, or if it is known to have
 none; on such a film every class without a box is absent. So a box on a film without the class lowers the figure, as
-published; `map_on_positives` leaves these films out, class by class.
+published.
 
 As written, a box is suppressed above a fixed IoU (`map_nms_fixed`); the published code chooses the IoU, too
 (`map`).
@@ -26,7 +26,7 @@ from models.lab.evaluation.tuning import OVERLAPS, SCALES
 from models.lab.tasks import detection
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.detection import SHIPPED, DetectionSettings
-from models.lab.tasks.prompts import ClassPrompt, ClassVectors, DataSet, class_prompts, embed_classes, trained_prompts
+from models.lab.tasks.prompts import ClassVectors, DataSet, class_prompts, embed_classes
 from models.network.detector import Detection
 
 _TEMPERATURES: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45)
@@ -48,17 +48,12 @@ class Located(NamedTuple):
     found: Detection
 
 
-def questions(model: PublishedModel, data_set: DataSet) -> dict[str, Asked]:
-    """Return the classes to ask: those that the paper evaluates, and if it trains with more, all of these too."""
-    evaluated, trained = class_prompts(data_set), trained_prompts(data_set)
-    sets = {"evaluated": evaluated} | ({"trained": trained} if trained != evaluated else {})
-    return {name: _asked(model, prompts, SHIPPED[data_set]) for name, prompts in sets.items()}
-
-
-def _asked(model: PublishedModel, prompts: Sequence[ClassPrompt], shipped: DetectionSettings) -> Asked:
+def classes_asked(model: PublishedModel, data_set: DataSet) -> Asked:
+    """Return the classes to ask."""
+    prompts = class_prompts(data_set)
     with torch.inference_mode():
         vectors = embed_classes(model.network, model.phrases, prompts)
-    return Asked(names=tuple(prompt.name for prompt in prompts), vectors=vectors, shipped=shipped)
+    return Asked(names=tuple(prompt.name for prompt in prompts), vectors=vectors, shipped=SHIPPED[data_set])
 
 
 def located(model: PublishedModel, asked: Asked, labels: PublishedLabels, picture: Picture) -> Located | None:
@@ -95,14 +90,11 @@ def _best(films: Sequence[Located], asked: Asked, settings: Sequence[DetectionSe
     return max(settings, key=lambda some: mean(list(precision(films, asked, some).per_class().values())) or 0.0)
 
 
-def precision(
-    films: Sequence[Located], asked: Asked, settings: DetectionSettings, *, on_positives: bool = False
-) -> Precision:
-    """Compare scored and merged boxes with the true ones; on_positives: a class counts on films with a box of it."""
+def precision(films: Sequence[Located], asked: Asked, settings: DetectionSettings) -> Precision:
+    """Compare scored and merged boxes with the true ones."""
     truths, found = [], []
     for labels, proposed in films:
-        boxes = labels.of(asked.names)
-        truths.append(Truth(boxes=boxes, located=frozenset(boxes if on_positives else asked.names)))
+        truths.append(Truth(boxes=labels.of(asked.names), located=frozenset(asked.names)))
         (rows,) = detection.detections(proposed, asked.vectors, settings)
         found.append(Detections(rows[:, :4], rows[:, 4].astype(np.intp), rows[:, 5]))
     return Precision(truths, found, classes=asked.names)
@@ -112,10 +104,9 @@ def measure(
     films: Sequence[Located], asked: Asked, settings: DetectionSettings, bootstrap: Bootstrap
 ) -> dict[str, object]:
     """Compute all figures of detection with these settings."""
-    with_negatives = precision(films, asked, settings)
-    on_positives = precision(films, asked, settings, on_positives=True)
+    as_in_code = precision(films, asked, settings)
     as_written = precision(films, asked, replace(settings, overlap=asked.shipped.overlap))
-    measured = {"map": with_negatives, "map_nms_fixed": as_written, "map_on_positives": on_positives}
+    measured = {"map": as_in_code, "map_nms_fixed": as_written}
 
     def figures(some: Indices | None = None) -> Figures:
         return {name: mean(list(some_of.per_class(some).values())) for name, some_of in measured.items()}
@@ -123,8 +114,7 @@ def measure(
     boxes = [labels.of(asked.names) for labels, _ in films]
     return {
         **figures(),
-        "per_class": with_negatives.per_class(),
-        "per_class_on_positives": on_positives.per_class(),
+        "per_class": as_in_code.per_class(),
         "films": len(films),
         "films_with": {name: sum(name in own for own in boxes) for name in asked.names},
         "deviations": bootstrap.deviations(figures, len(films)),

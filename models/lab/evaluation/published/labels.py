@@ -13,7 +13,7 @@ from models.engines import FloatArray
 from models.lab.evaluation.request import PublishedTask
 from models.lab.film_lines import BoxLine, FilmLine, in_square, meaning_of, report_of
 from models.lab.tasks.labels import CIG
-from models.lab.tasks.prompts import DataSet, trained_prompts
+from models.lab.tasks.prompts import DataSet, class_prompts
 
 LOCATED: Final[Mapping[PublishedTask, DataSet]] = {
     "detection_vindr": "vindr",
@@ -22,7 +22,7 @@ LOCATED: Final[Mapping[PublishedTask, DataSet]] = {
 }
 """The data set whose classes a task locates."""
 _CLASSES: Final[Mapping[PublishedTask, frozenset[str]]] = {
-    task: frozenset(prompt.name for prompt in trained_prompts(data_set)) for task, data_set in LOCATED.items()
+    task: frozenset(prompt.name for prompt in class_prompts(data_set)) for task, data_set in LOCATED.items()
 }
 _NIH: Final = _CLASSES["detection_nih8"]
 _SPELLINGS: Final = {"Infiltrate": "Infiltration"}

@@ -15,7 +15,7 @@ from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.clinical_efficacy import Told, mark, start_texts, write_texts
-from models.lab.evaluation.published.detection import Asked, Located
+from models.lab.evaluation.published.detection import Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel, looked_at
@@ -80,16 +80,8 @@ def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[
 
 
 def _detection(session: Session, data_set: DataSet) -> dict[str, object]:
-    """Measure the classes that the paper evaluates, and beside it all of training, where these are more."""
-    made = {
-        name: _detection_of(session, asked, f"{data_set}, {name} classes")
-        for name, asked in detection.questions(session.model, data_set).items()
-    }
-    evaluated = made.pop("evaluated")
-    return evaluated | {f"{name}_classes": figures for name, figures in made.items()}
+    asked = detection.classes_asked(session.model, data_set)
 
-
-def _detection_of(session: Session, asked: Asked, what: str) -> dict[str, object]:
     def located(films: FileFilms, stage: str) -> list[Located]:
         looks = looked_at(session.model, films, session.report, stage=stage)
         return _counted(detection.located(session.model, asked, case.published, picture) for case, picture in looks)
@@ -97,8 +89,8 @@ def _detection_of(session: Session, asked: Asked, what: str) -> dict[str, object
     settings, name = asked.shipped, None
     if session.choose_on is not None:
         name, others = session.choose_on
-        settings = detection.chosen(located(others, f"choosing, {what}"), asked)
-    films = located(session.films, f"reading, {what}")
+        settings = detection.chosen(located(others, f"choosing, {data_set}"), asked)
+    films = located(session.films, f"reading, {data_set}")
     measured = detection.measure(films, asked, settings, session.bootstrap())
     return measured | detection.in_words(settings, asked, chosen_on=name)
 
