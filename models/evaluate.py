@@ -15,46 +15,32 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Sequence
-from dataclasses import asdict
+from collections.abc import Collection
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from models.command import command_parser, exit_status, run, share
 from models.contract import COMPARISON
 from models.engines import ENGINES
 from models.errors import ModelError
 from models.lab.evaluation.request import (
+    ALL,
     CHEXBERT,
     DEFAULT,
     FIGURE_TASKS,
     MOST_FALSE,
+    PAPER,
     PUBLISHED_RESAMPLES,
     PUBLISHED_TASKS,
     RESAMPLES,
     RULES,
     TASKS,
     TEXT_RESAMPLES,
-    FigureTask,
-    PublishedTask,
     Request,
-    Task,
 )
 
-_ALL_TASKS = "all"
-"""Every task that the labels suffice for but those of the paper; the same as without --task."""
-_PAPER = "paper"
-"""Every task of the paper that the labels suffice for."""
-
 _AGAINST_ONLY: Final = ("reader", "against_reader", "against_prompts")
-
-
-class _Tasks(NamedTuple):
-    """The tasks that were asked for; None: all that the labels suffice for."""
-
-    of_node: Sequence[Task] | None = None
-    published: Sequence[PublishedTask] | None = ()
-    figures: Sequence[FigureTask] = ()
 
 
 def main(arguments: list[str]) -> int:
@@ -69,28 +55,10 @@ def main(arguments: list[str]) -> int:
     from models.lab.evaluation.command import evaluate
     from models.lab.evaluation.document import markdown
 
-    if options.analysis is not None and options.task != _Tasks():
+    if options.analysis is not None and options.tasks != (ALL,):
         print("error: the file of --analysis names its task; leave out --task", file=sys.stderr)
         return 2
-    request = Request(
-        model=options.model,
-        data=options.data,
-        tasks=options.task.of_node,
-        published=options.task.published,
-        figures=options.task.figures,
-        choose_on=options.choose_on,
-        analysis=options.analysis,
-        engine=options.engine,
-        prompts=options.prompts,
-        out=options.out,
-        pictures=options.pictures,
-        held_out=options.held_out,
-        resamples=options.resamples,
-        folds=options.folds,
-        false_findings=options.false_findings,
-        labeler=options.labeler,
-        metric_files=options.metric_files,
-    )
+    request = Request(**{entry.name: getattr(options, entry.name) for entry in fields(Request)})
 
     def measure() -> int:
         with progress.on(sys.stderr) as report:
@@ -149,11 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--task",
+        dest="tasks",
         type=_tasks,
-        default=_Tasks(),
+        default=(ALL,),
         metavar="NAME,...",
         help=f"of {', '.join(TASKS)}; default: all of these that the labels of the films suffice for; "
-        f"or of the paper's {', '.join(PUBLISHED_TASKS)}, or {_PAPER} for these; or {', '.join(FIGURE_TASKS)}",
+        f"or of the paper's {', '.join(PUBLISHED_TASKS)}, or {PAPER} for these; or {', '.join(FIGURE_TASKS)}",
     )
     parser.add_argument(
         "--choose-on",
@@ -243,19 +212,14 @@ def _labeler(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r} is neither {RULES} nor {CHEXBERT}FILE, with the file of its weights")
 
 
-def _tasks(text: str) -> _Tasks:
+def _tasks(text: str) -> tuple[str, ...]:
     """Read the names of tasks."""
-    names = [name.strip() for name in text.split(",")]
-    known = (*TASKS, *PUBLISHED_TASKS, *FIGURE_TASKS)
-    if unknown := [name for name in names if name not in (_ALL_TASKS, _PAPER, *known)]:
+    names, known = tuple(name.strip() for name in text.split(",")), (*TASKS, *PUBLISHED_TASKS, *FIGURE_TASKS)
+    if unknown := [name for name in names if name not in (ALL, PAPER, *known)]:
         raise argparse.ArgumentTypeError(
-            f"there is no task {unknown[0]!r}; choose from {', '.join(known)}, {_ALL_TASKS}, or {_PAPER}"
+            f"there is no task {unknown[0]!r}; choose from {', '.join(known)}, {ALL}, or {PAPER}"
         )
-    return _Tasks(
-        of_node=None if _ALL_TASKS in names else [task for task in TASKS if task in names],
-        published=None if _PAPER in names else [task for task in PUBLISHED_TASKS if task in names],
-        figures=[task for task in FIGURE_TASKS if task in names],
-    )
+    return names
 
 
 def _count(text: str) -> int:

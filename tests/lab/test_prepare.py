@@ -349,7 +349,7 @@ def test_settings_are_chosen_on_films_of_others(nih: Path, others: str, complain
     data = f"boxes:{nih / 'test.jsonl'}"
 
     with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
-        evaluate(Request(model=MODEL, data=data, tasks=(), published=["detection_nih8"], choose_on=path), quiet)
+        evaluate(Request(model=MODEL, data=data, tasks=["detection_nih8"], choose_on=path), quiet)
 
 
 def test_halves_divide_patients_and_boxes() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from language.labels import Labeler, RuleLabeler
+from models.contract import Trusted
 from models.errors import ModelError
 from models.lab.evaluation import run
 from models.lab.evaluation.boxes_file import FileFilms, read_films
@@ -19,12 +20,15 @@ from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, re
 from models.lab.evaluation.pictures import write_sheets
 from models.lab.evaluation.published import prompting
 from models.lab.evaluation.published import run as paper
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis, read_analysis
+from models.lab.evaluation.published.analysis import PUBLISHED, read_analysis
 from models.lab.evaluation.published.text_metrics import check_folder
 from models.lab.evaluation.request import (
+    ALL,
     CHEXBERT,
     CHOOSING,
     DECIDED_TASKS,
+    FIGURE_TASKS,
+    PAPER,
     PUBLISHED_TASKS,
     RESAMPLES,
     RULES,
@@ -42,34 +46,46 @@ from models.manifest import Manifest, read_manifest
 from models.progress import ProgressReport
 
 _BOXES: Final = "boxes:"
-_TEXTS: Final = "texts.csv"
 
 
 def evaluate(request: Request, report: ProgressReport) -> dict[str, object]:
     """Measure a model, write the requested files. Raises ModelError for wrong input, OSError if writing fails."""
     began = time.monotonic()
-    request, how = _analyzed(request)
-    data = _data(request)
-    films = _films(data, request, read_manifest(request.model))
+    how = PUBLISHED if request.analysis is None else read_analysis(request.analysis)
+    if request.analysis is not None:
+        request = replace(request, tasks=(how.task,))
+    data, manifest = _data(request), read_manifest(request.model)
+    films = _films(data, request, manifest)
     published = _published(films, request)
     choose_on = _choose_on(films, published, request)
-    tasks = _tasks(films, request, read_manifest(request.model))
+    tasks = _tasks(films, request, manifest)
+    figure_tasks = [task for task in FIGURE_TASKS if task in request.tasks]
     unmeasured = _unmeasured(films, published, report)
     labeler = _labeler_of_texts(request, published)
     questions = read_questions(request.prompts)
     if request.out is not None:
         request.out.mkdir(parents=True, exist_ok=True)
-    model = _open(request)
+    trusted: Trusted = "real" if isinstance(data, Path) else "phantoms"
+    model = open_model(request.model, engine=request.engine, questions=questions, trusted=trusted)
     resamples = RESAMPLES if request.resamples is None else request.resamples
     observed = run.observe(_deciding(model, films, tasks, request, report), films, tasks, report)
-    figures = _figures(observed, tasks, model, Bootstrap(resamples=resamples), request) if tasks else {}
+    bootstrap = Bootstrap(resamples=resamples)
+    figures = run.figures(observed, tasks, model=model, bootstrap=bootstrap, most_false=request.false_findings)
     if isinstance(films, FileFilms) and published:
-        session = _session(request, model, films, choose_on, labeler, how, report)
+        session = paper.Session(
+            model=model.published,
+            films=films,
+            choose_on=choose_on,
+            report=report,
+            labeler=labeler,
+            request=request,
+            how=how,
+        )
         figures |= paper.figures(session, published)
-    if request.figures:
+    if figure_tasks:
         if not isinstance(films, FileFilms):
-            raise ModelError(f"{request.figures[0]} is of patient films, boxes:FILE.jsonl; leave it out")
-        figures |= prompting.figures(model.published, films, request.figures, labeler, report)
+            raise ModelError(f"{figure_tasks[0]} is of patient films, boxes:FILE.jsonl; leave it out")
+        figures |= prompting.figures(model.published, films, figure_tasks, labeler, report)
     report("figures")
     document: dict[str, object] = {
         "data": request.data,
@@ -116,54 +132,10 @@ def _deciding(
     return [model] * (len(films) if tasks else 0)
 
 
-def _analyzed(request: Request) -> tuple[Request, Analysis]:
-    """Return the request for the task of an analysis, and the analysis; without one the request, as published."""
-    if request.analysis is None:
-        return request, PUBLISHED
-    how = read_analysis(request.analysis)
-    return replace(request, tasks=(), published=(how.task,)), how
-
-
-def _figures(
-    observed: run.Observed, tasks: Sequence[Task], model: EvaluatedModel, bootstrap: Bootstrap, request: Request
-) -> dict[str, dict[str, object]]:
-    return run.figures(
-        observed,
-        tasks,
-        model=model,
-        labeler=RuleLabeler(),
-        bootstrap=bootstrap,
-        most_false=request.false_findings,
-    )
-
-
-def _session(
-    request: Request,
-    model: EvaluatedModel,
-    films: FileFilms,
-    choose_on: tuple[str, FileFilms] | None,
-    labeler: Labeler,
-    how: Analysis,
-    report: ProgressReport,
-) -> paper.Session:
-    """Make what the tasks of the paper share."""
-    return paper.Session(
-        model=model.published,
-        films=films,
-        choose_on=choose_on,
-        resamples=request.resamples,
-        report=report,
-        labeler=labeler,
-        metric_files=request.metric_files,
-        texts=None if request.out is None else request.out / _TEXTS,
-        how=how,
-    )
-
-
 def _labeler_of_texts(request: Request, published: Sequence[PublishedTask]) -> Labeler:
     """Open what labels texts. Raises ModelError if it cannot be used, or if no task has texts."""
     has_texts = bool(set(TEXT_TASKS) & set(published))
-    is_labeled = has_texts or "figure_6" in request.figures
+    is_labeled = has_texts or "figure_6" in request.tasks
     if request.labeler is not None and not is_labeled:
         raise ModelError(f"--labeler is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
     if request.metric_files is not None:
@@ -212,9 +184,12 @@ def _unmeasured(films: CaseSource, published: Sequence[PublishedTask], report: P
 def _published(films: CaseSource, request: Request) -> list[PublishedTask]:
     """Choose the tasks of the paper: those that were asked for, or all that are possible."""
     possible = films.published_tasks if isinstance(films, FileFilms) else frozenset[PublishedTask]()
-    if request.published is not None and (missing := [task for task in request.published if task not in possible]):
+    if PAPER in request.tasks:
+        return [task for task in PUBLISHED_TASKS if task in possible]
+    asked = [task for task in PUBLISHED_TASKS if task in request.tasks]
+    if missing := [task for task in asked if task not in possible]:
         raise ModelError(_without_labels(request.data, missing[0], sorted(possible)))
-    return [task for task in PUBLISHED_TASKS if task in (possible if request.published is None else request.published)]
+    return asked
 
 
 def _choose_on(films: CaseSource, published: Sequence[PublishedTask], request: Request) -> tuple[str, FileFilms] | None:
@@ -243,19 +218,11 @@ def _tasks(films: CaseSource, request: Request, manifest: Manifest) -> list[Task
     """Choose the tasks: those that were asked for, otherwise all that are possible."""
     known = films.tasks - (set() if manifest.views is not None else {"views"})
     possible = [task for task in TASKS if task in known]
-    if request.tasks is None:
+    if ALL in request.tasks:
         return possible
     if "views" in request.tasks and manifest.views is None:
         raise ModelError(f"{request.model} has no view head; train one, or leave out the task views")
-    if missing := [task for task in request.tasks if task not in possible]:
+    asked = [task for task in TASKS if task in request.tasks]
+    if missing := [task for task in asked if task not in possible]:
         raise ModelError(_without_labels(request.data, missing[0], possible))
-    return list(request.tasks)
-
-
-def _open(request: Request) -> EvaluatedModel:
-    return open_model(
-        request.model,
-        engine=request.engine,
-        questions=read_questions(request.prompts),
-        trusted="real" if isinstance(_data(request), Path) else "phantoms",
-    )
+    return asked

@@ -40,6 +40,11 @@ FigureTask = Literal["figure_4", "figure_5", "figure_6", "figure_8", "figure_9"]
 FIGURE_TASKS: Final[tuple[FigureTask, ...]] = get_args(FigureTask)
 """The figures of the paper that have numbers of ours. They are measured only if they are named."""
 
+ALL: Final = "all"
+"""Every task that the labels suffice for but those of the paper."""
+PAPER: Final = "paper"
+"""Every task of the paper that the labels suffice for."""
+
 DECIDED_TASKS: Final[frozenset[Task]] = frozenset(("detection", "report", "sentences"))
 """Those whose figures depend on the decisions of the manifest."""
 
@@ -69,7 +74,7 @@ compare texts."""
 class Request:
     """One evaluation.
 
-    tasks, published: None for all that the labels suffice for; pictures: films on each contact sheet
+    tasks: names of tasks and figures, or `ALL`, or `PAPER`; pictures: films on each contact sheet
     choose_on: a file of other films, on which the settings of published tasks are chosen; None: as published
     analysis: a file that names one of the paper's tasks and what it changes of it, see `Analysis`
     held_out: use only patients that a run held out, a share or a file
@@ -82,9 +87,7 @@ class Request:
 
     model: Path
     data: str
-    tasks: Sequence[Task] | None = None
-    published: Sequence[PublishedTask] | None = ()
-    figures: Sequence[FigureTask] = ()
+    tasks: Sequence[str] = (ALL,)
     choose_on: Path | None = None
     analysis: Path | None = None
     engine: str = "onnx"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from language.labels import Labeler
+from language.labels import Labeler, RuleLabeler
 from models.contract import FilmReading
 from models.lab.evaluation import (
     anatomy,
@@ -54,7 +54,6 @@ def figures(
     tasks: Collection[Task],
     *,
     model: EvaluatedModel,
-    labeler: Labeler,
     bootstrap: Bootstrap,
     most_false: float,
 ) -> dict[str, dict[str, object]]:
@@ -62,6 +61,7 @@ def figures(
 
     most_false: as in `films.cross_fitted`
     """
+    labeler = RuleLabeler()
     makers: dict[Task, Callable[[], dict[str, object]]] = {
         "detection": lambda: _detection(observed, model, bootstrap),
         "anatomy": lambda: _anatomy(observed, bootstrap),

@@ -6,20 +6,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from language.labels import Labeler
 from models.errors import ModelError
 from models.lab.evaluation.boxes_file import FileFilms
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.published import classification, detection, grounding, texts
-from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
+from models.lab.evaluation.published.analysis import Analysis
 from models.lab.evaluation.published.clinical_efficacy import Told, mark, start_texts, write_texts
 from models.lab.evaluation.published.detection import Located
 from models.lab.evaluation.published.grounding import Grounded
 from models.lab.evaluation.published.labels import LOCATED, PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel, looked_at
-from models.lab.evaluation.request import DEFAULT, PUBLISHED_RESAMPLES, TEXT_RESAMPLES, TEXT_TASKS, PublishedTask
+from models.lab.evaluation.request import (
+    DEFAULT,
+    PUBLISHED_RESAMPLES,
+    TEXT_RESAMPLES,
+    TEXT_TASKS,
+    PublishedTask,
+    Request,
+)
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.grounding import GroundingSettings
@@ -27,6 +34,7 @@ from models.lab.tasks.prompts import DataSet
 from models.progress import ProgressReport
 
 _Film = TypeVar("_Film")
+_TEXTS: Final = "texts.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,25 +42,25 @@ class Session:
     """What all tasks share.
 
     films: to measure; choose_on: other films, on which settings are chosen, and their name; None: settings as published
-    labeler: the labeler of texts; texts: the file that gets all texts, None if there is none
-    resamples: number of bootstrap resamples; None: as many as published
-    metric_files: the folder with what some figures of texts need
-    how: texts are made; with an analysis its task is the only one
+    labeler: the labeler of texts; how: texts are made; with an analysis its task is the only one
     """
 
     model: PublishedModel
     films: FileFilms
     choose_on: tuple[str, FileFilms] | None
-    resamples: int | None
     report: ProgressReport
     labeler: Labeler
-    metric_files: Path | None = None
-    texts: Path | None = None
-    how: Analysis = PUBLISHED
+    request: Request
+    how: Analysis
+
+    @property
+    def texts(self) -> Path | None:
+        """The file that gets all texts, None if there is none."""
+        return None if self.request.out is None else self.request.out / _TEXTS
 
     def bootstrap(self, published: int = PUBLISHED_RESAMPLES) -> Bootstrap:
         """Return what draws resampled films; published: how often the paper does."""
-        return Bootstrap(resamples=published if self.resamples is None else self.resamples)
+        return Bootstrap(resamples=published if self.request.resamples is None else self.request.resamples)
 
 
 def figures(session: Session, tasks: Sequence[PublishedTask]) -> dict[str, dict[str, object]]:
@@ -139,7 +147,7 @@ def _texts(
         [told for _, told in films],
         mark(session.labeler, task, films, session.report),
         session.bootstrap(TEXT_RESAMPLES),
-        metric_files=session.metric_files,
+        metric_files=session.request.metric_files,
     )
 
 
