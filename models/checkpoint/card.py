@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -45,7 +45,26 @@ def section(name: str, /, **values: object) -> str:
 def _template() -> Template:
     loader = FileSystemLoader(Path(__file__).parent)
     texts = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    texts.globals |= {"shown": shown, "bounded": bounded}
     return texts.get_template(f"{CARD}.jinja")
+
+
+def bounded(figures: Mapping[str, object], name: str) -> str:
+    """Format a figure of an evaluation with its interval, or its deviation, if it has one."""
+    for beside, form in (("intervals", " ({})"), ("deviations", " +/- {}")):
+        known = figures.get(beside)
+        if isinstance(known, Mapping) and name in known:
+            return shown(figures.get(name)) + form.format(shown(known[name]))
+    return shown(figures.get(name))
+
+
+def shown(value: object) -> str:
+    """Format a figure, or the bounds of one; an unknown one is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return " to ".join(map(shown, value))
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def complete(directory: Path, manifest: Manifest, *, card: str) -> None:

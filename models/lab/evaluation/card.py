@@ -25,7 +25,8 @@ from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.decisions import PHANTOMS
 from models.errors import ModelError
-from models.lab.evaluation.document import card_tables, figures_in_words, inner
+from models.lab.evaluation.document import inner
+from models.lab.evaluation.request import SHARES
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
 FOLDER: Final = "card"
@@ -122,7 +123,9 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation]) -> None:
         lowest=list(_lowest(evaluations)),
     )
     head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
-    figures = figures_in_words([evaluation.document for evaluation in evaluations])
+    # Those of patient films come before those of phantoms.
+    documents = sorted((own.document for own in evaluations), key=lambda each: str(each["data"]).startswith(PHANTOMS))
+    figures = section("first_figures", documents=documents).splitlines()
     text = with_ten_lines(f"{head}\n{measured.rstrip()}\n", manifest, figures[:3])
     card.write_text(joined(text, calibrated, manifest.history), encoding="utf-8")
     write_manifest(directory, _hashed(directory, manifest))
@@ -143,11 +146,8 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
     plots = [plot for task in evaluation.tasks for plot in _plots(directory, evaluation, task, number=number)]
     return section(
         "films",
-        data=evaluation.document["data"],
-        count=evaluation.document["count"],
-        held_out=evaluation.document.get("held_out"),
-        engine=inner(evaluation.document, "model").get("engine"),
-        tables=list(card_tables(evaluation.document)),
+        document=evaluation.document,
+        shares=SHARES,
         pictures=[*plots, *_pictures(directory, evaluation, number=number)],
         figures=path,
     )

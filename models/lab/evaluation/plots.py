@@ -12,7 +12,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from models.lab.evaluation.document import shown
+from models.checkpoint.card import shown
 
 Values = Mapping[str, float | None]
 
