@@ -15,7 +15,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,20 +41,17 @@ def main(arguments: list[str]) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from models import progress
-    from models.lab.evaluation.calibration_page import document, page
 
     with progress.on(sys.stderr) as report:
         made = _calibrate(options, report)
-    print(json.dumps(document(made)) if options.json else page(made))
+    print(json.dumps(_document(made)) if options.json else _page(made))
     if not options.json:
         print("\n".join(next_steps(options.model)))
     return 0
 
 
 def _calibrate(options: argparse.Namespace, report: ProgressReport) -> Calibrated:
-    from models.checkpoint.card import rewrite
     from models.lab.evaluation.calibrating import Request, calibrate
-    from models.lab.evaluation.calibration_page import figures, page
     from models.lab.evaluation.request import DEFAULT
     from models.site_films import SiteFilms
 
@@ -76,10 +73,10 @@ def _calibrate(options: argparse.Namespace, report: ProgressReport) -> Calibrate
     if isinstance(films, SiteFilms):
         off |= {f"films that a node does not read ({name})": str(count) for name, count in films.skipped.items()}
     made = replace(made, off=off)
-    rewrite(options.model, made.after, calibrated=page(made), figures=figures(made))
+    _write(options.model, made)
     if isinstance(films, SiteFilms) and films.pairs:
         made = _with_change(made, films.pairs, request, report)
-        rewrite(options.model, made.after, calibrated=page(made), figures=figures(made))
+        _write(options.model, made)
     return made
 
 
@@ -103,6 +100,44 @@ def _with_change(
     )
     manifest = replace(read_manifest(request.model), change=error)
     return replace(made, after=manifest, off={key: why for key, why in made.off.items() if key != name})
+
+
+def _write(directory: Path, made: Calibrated) -> None:
+    from models.checkpoint.card import rewrite, section
+
+    figures = section("calibrated_figures", made=made).splitlines()
+    rewrite(directory, made.after, calibrated=_page(made), figures=figures)
+
+
+def _page(made: Calibrated) -> str:
+    """Return the section of the card, which a person sees at the end, too."""
+    from models.checkpoint.card import section
+
+    reasons = {finding.finding: finding.off for finding in made.findings if finding.off} | dict(made.off)
+    return section("calibrated", made=made, reasons=reasons)
+
+
+def _document(made: Calibrated) -> dict[str, object]:
+    """Return a calibration as one JSON object."""
+    before, after = made.before.decisions, made.after.decisions
+    return {
+        "measured_on": made.population,
+        "chosen_on": dict(zip(("films", "patients"), made.chosen_on, strict=True)),
+        "reported_on": dict(zip(("films", "patients"), made.reported_on, strict=True)),
+        "share": made.share,
+        "aim": made.aim,
+        "temperature": {"before": before.temperature, "after": after.temperature},
+        "findings": {
+            finding.finding: asdict(finding)
+            | {
+                "threshold": {"before": before.threshold(finding.finding), "after": after.threshold(finding.finding)},
+                "review_from": {"before": before.lower(finding.finding), "after": after.lower(finding.finding)},
+            }
+            for finding in made.findings
+        },
+        "false_findings": made.false_findings,
+        "off": dict(made.off),
+    }
 
 
 def _films(options: argparse.Namespace, manifest: Manifest) -> tuple[CaseSource, str]:
