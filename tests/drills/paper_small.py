@@ -25,7 +25,6 @@ import tomli_w
 
 from models import evaluate, join, prepare, train
 from models.lab.evaluation import paper
-from models.lab.evaluation.paper_tables import read_paper
 from tests.lab import datasets
 from tests.paths import REPOSITORY
 
@@ -98,7 +97,7 @@ def go(folder: Path) -> dict[str, Any]:
 
 def without_figure(figures: dict[str, dict[str, Any]]) -> list[str]:
     """Return task and key of every cell of the paper's tables that there is no figure for."""
-    tables = read_paper().tables
+    tables = paper.read_paper().tables
     other = {key for table in tables for keys in table.other.values() for key in keys.values()}
     keys = other.union(*(table.keys for table in tables))
     return [key for key in sorted(keys) if figures.get(key.partition(".")[0], {}).get(key.partition(".")[2]) is None]

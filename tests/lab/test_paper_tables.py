@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from models.errors import ModelError
-from models.lab.evaluation.paper import NONE, main, markdown
-from models.lab.evaluation.paper_tables import read_models, read_paper
+from models.lab.evaluation.paper import NONE, main, markdown, read_models, read_paper
 from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
 from tests.drills.paper_small import go, without_figure
 from tests.paths import REPOSITORY
