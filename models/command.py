@@ -11,7 +11,7 @@ import math
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -69,6 +69,12 @@ def above_zero(text: str) -> float:
     if not 0 < value < math.inf:  # nor is NaN
         raise argparse.ArgumentTypeError(f"{text} must be above 0")
     return value
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def while_read(act: Callable[[], int]) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import getpass
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Final
 
 from language.labels import RuleLabeler
 from models.checkpoint.card import open_to_change, rewrite
-from models.command import command_parser, exit_status, run
+from models.command import aligned, command_parser, exit_status, run
 from models.contract import COMPARISON, LEAST_COMPARED
 from models.decisions import LEFT_OUT, Decisions, ThresholdChange
 from models.errors import ModelError
@@ -153,7 +152,7 @@ def _findings(decisions: Decisions) -> list[str]:
     return sorted({*RuleLabeler().classes, *decisions.thresholds})
 
 
-def _table(rows: list[Row]) -> Iterator[str]:
+def _table(rows: list[Row]) -> list[str]:
     cells = [("finding", "present from", "possible from", "measured on", "by whom")]
     for row in rows:
         left_out = row.threshold == LEFT_OUT
@@ -167,9 +166,7 @@ def _table(rows: list[Row]) -> Iterator[str]:
                 row.by,
             )
         )
-    widths = [max(len(line[place]) for line in cells) for place in range(len(cells[0]))]
-    for line in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+    return aligned(cells)
 
 
 def _parser() -> argparse.ArgumentParser:

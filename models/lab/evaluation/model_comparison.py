@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from models.command import aligned
 from models.contract import LEAST_COMPARED, ComparedFinding, ComparedModel, FindingState, ModelComparison
 from models.errors import ModelError
 
@@ -44,15 +45,13 @@ def compare(
     shared = [key for key in old.findings if key in new.findings]
     if not shared:
         raise ModelError("the two prompt sets have no finding in common; nothing can be compared")
-    pairs = [
-        _Pair(old=was, new=now, labels=said) for was, now, said in zip(old.answers, new.answers, labels, strict=True)
-    ]
+    pairs = list(zip(old.answers, new.answers, labels, strict=True))
     return ModelComparison(
         old=old.model,
         new=new.model,
         data=data,
         films=len(labels),
-        changed=sum(pair.has_changed(shared) for pair in pairs),
+        changed=sum(_has_changed(was, now, shared) for was, now, _ in pairs),
         measured=len(new.measured),
         unmeasured=tuple(key for key in old.findings if key in old.measured and key not in new.measured),
         findings=tuple(_finding(key, pairs) for key in shared),
@@ -61,31 +60,20 @@ def compare(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pair:
-    """One film by both models; labels: whether a finding is there, by its key."""
-
-    old: SiteAnswer
-    new: SiteAnswer
-    labels: Mapping[str, bool]
-
-    def has_changed(self, findings: Sequence[str]) -> bool:
-        """Whether a state differs, or the reason why the film is not read."""
-        return self.old.reason != self.new.reason or any(
-            self.old.states.get(key) is not self.new.states.get(key) for key in findings
-        )
+def _has_changed(old: SiteAnswer, new: SiteAnswer, findings: Sequence[str]) -> bool:
+    """Return whether a state differs, or the reason why the film is not read."""
+    return old.reason != new.reason or any(old.states.get(key) is not new.states.get(key) for key in findings)
 
 
 def table(found: ModelComparison) -> str:
     """Return a comparison as text; numbers joined by an arrow are of the model in use and of the new one."""
     rows = [("finding", "films", "changed", "present", "right of labelled"), *map(_row, found.findings)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         f"in use: {found.old.model}, prompts {found.old.prompts}",
         f"new:    {found.new.model}, prompts {found.new.prompts}; {found.measured} findings have a measured threshold",
         f"films compared: {found.films}, changed: {found.changed}",
         "",
-        *("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows),
+        *aligned(rows),
     ]
     return "\n".join([*lines, *_objections(found)])
 
@@ -101,14 +89,14 @@ def _objections(found: ModelComparison) -> Iterator[str]:
         yield f"\nOnly the model in use has a measured threshold for {names}; calibrate the new one."
 
 
-def _finding(key: str, pairs: Sequence[_Pair]) -> ComparedFinding:
-    read = [pair for pair in pairs if key in pair.old.states and key in pair.new.states]
-    present = [tuple(side.states[key] is FindingState.PRESENT for side in (pair.old, pair.new)) for pair in read]
-    labelled = [(*said, pair.labels[key]) for said, pair in zip(present, read, strict=True) if key in pair.labels]
+def _finding(key: str, pairs: Sequence[tuple[SiteAnswer, SiteAnswer, Mapping[str, bool]]]) -> ComparedFinding:
+    read = [(old, new, labels) for old, new, labels in pairs if key in old.states and key in new.states]
+    present = [tuple(side.states[key] is FindingState.PRESENT for side in (old, new)) for old, new, _ in read]
+    labelled = [(*said, labels[key]) for said, (*_, labels) in zip(present, read, strict=True) if key in labels]
     return ComparedFinding(
         finding=key,
         films=len(read),
-        changed=sum(pair.has_changed([key]) for pair in read),
+        changed=sum(_has_changed(old, new, [key]) for old, new, _ in read),
         present=(sum(old for old, _ in present), sum(new for _, new in present)),
         labelled=len(labelled),
         right=(sum(old is label for old, _, label in labelled), sum(new is label for _, new, label in labelled)),
