@@ -32,8 +32,9 @@ from models.lab.evaluation.placing import (
 )
 from models.lab.evaluation.request import SHARES
 from models.lab.phantoms import FINDINGS
+from models.lab.tasks.detection import DetectionSettings
 from models.lab.training.split import Outside, folds_of
-from models.manifest import DetectionRule, Manifest, read_manifest
+from models.manifest import Manifest, read_manifest
 from models.network.detector import Detection
 from models.reading.places import side_certainty
 from models.reading.tokenizers import VOCABULARIES
@@ -218,7 +219,7 @@ class Model:
 
     manifest: Manifest
 
-    def detections(self, found: Detections, rule: DetectionRule) -> Detections:
+    def detections(self, found: Detections, settings: DetectionSettings) -> Detections:
         return found
 
 

@@ -37,6 +37,7 @@ from models.lab.evaluation.tuning import (
     without_often_shown,
 )
 from models.lab.phantoms import FINDINGS, parse_set
+from models.lab.tasks.detection import DetectionSettings
 from models.lab.training.split import folds_of
 from models.manifest import DetectionRule, Manifest, read_manifest
 from models.progress import quiet
@@ -298,14 +299,14 @@ def test_a_threshold_is_reached_by_the_film_that_set_it() -> None:
 
 
 def test_the_best_rule_is_found_one_choice_after_the_other() -> None:
-    def precision(rule: DetectionRule) -> dict[str, float | None]:
-        right = 0.1 * (rule.scored_by == "prompts") + 0.1 * (rule.temperature == 0.2) + 0.1 * (rule.overlap == 0.05)
-        heart = 0.5 - abs(rule.scales.get("cardiomegaly", 1.0) - 1.3)
+    def precision(some: DetectionSettings) -> dict[str, float | None]:
+        right = 0.1 * (not some.by_weights) + 0.1 * (some.temperature == 0.2) + 0.1 * (some.overlap == 0.1)
+        heart = 0.5 - abs(some.scales[FINDINGS.index("cardiomegaly")] - 1.3)
         return dict.fromkeys(FINDINGS, right) | {"cardiomegaly": heart + right, "fracture": None}
 
     chosen = best_rule(DetectionRule(), precision)
 
-    assert chosen == DetectionRule(scored_by="prompts", temperature=0.2, scales={"cardiomegaly": 1.3}, overlap=0.05)
+    assert chosen == DetectionRule(scored_by="prompts", temperature=0.2, scales={"cardiomegaly": 1.3}, overlap=0.1)
 
 
 NOBODY = np.zeros(0)

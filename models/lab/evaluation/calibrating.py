@@ -313,7 +313,7 @@ def _drawn_rules(model: EvaluatedModel, manifest: Manifest, chosen: _Films) -> M
     located = [film.located for film in chosen.weighed if film.located is not None]
     rule = best_rule(
         manifest.detection,
-        lambda rule: Precision(chosen.truths, [model.detections(each, rule) for each in located]).per_class(),
+        lambda some: Precision(chosen.truths, [model.detections(each, some) for each in located]).per_class(),
     )
     return replace(manifest, detection=rule, report=WORDS if manifest.report == ReportRule() else manifest.report)
 

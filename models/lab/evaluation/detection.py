@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,11 +19,14 @@ from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.phantoms import FINDINGS
+from models.lab.tasks.detection import DetectionSettings
 
 if TYPE_CHECKING:
     from pycocotools.cocoeval import COCOeval
 
 IOUS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
+OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
 SUBSETS: Final[Mapping[str, tuple[str, ...]]] = {
     "large_four": ("cardiomegaly", "pneumothorax", "edema", "pleural_effusion"),
     "consolidation_and_opacity": ("consolidation", "lung_opacity"),
@@ -72,6 +76,39 @@ class Precision:
     def figures(self, films: Indices | None = None) -> Figures:
         """Return `map` over all classes and over each subset."""
         return summary(self.per_class(films))
+
+
+def best_settings(
+    names: Sequence[str],
+    start: DetectionSettings,
+    scored: Callable[[DetectionSettings], Sequence[DetectionSettings]],
+    precision: Callable[[DetectionSettings], Mapping[str, float | None]],
+) -> DetectionSettings:
+    """Choose a scale for each class, then how boxes are scored, then the IoU for suppression (spec §9.2).
+
+    scored: the ways to score boxes; precision: the average precision of each class
+    Of equals the first, and the scale nearest 1.
+    """
+
+    def best(settings: Sequence[DetectionSettings]) -> DetectionSettings:
+        return max(settings, key=lambda some: mean(list(precision(some).values())) or 0.0)
+
+    by_scale = {
+        scale: precision(replace(start, scales=(scale,) * len(names)))
+        for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))
+    }
+    scales = tuple(max(by_scale, key=lambda scale: by_scale[scale].get(name) or 0.0) for name in names)
+    chosen = best(scored(replace(start, scales=scales)))
+    if chosen.merge == "enclose":
+        return chosen
+    return best([replace(chosen, overlap=overlap) for overlap in OVERLAPS])
+
+
+def scored_by(settings: DetectionSettings) -> Literal["prompts", "weights", "both"]:
+    """Name how boxes are scored, as a manifest does."""
+    if settings.by_prompts and settings.by_weights:
+        return "both"
+    return "prompts" if settings.by_prompts else "weights"
 
 
 def summary(per_class: Mapping[str, float | None]) -> Figures:

@@ -156,7 +156,7 @@ class EvaluatedModel:
         located = self._locate(picture) if "detection" in tasks else None
         return Observation(
             located=located,
-            found=None if located is None else self.detections(located, self.manifest.detection),
+            found=None if located is None else self.detections(located),
             regions=dict(zip(names, boxes, strict=False)),
             chest=self._chest(look, reading) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
@@ -217,9 +217,13 @@ class EvaluatedModel:
         by_spine = partial(side_of, middle=middle)
         return self._by_default.find(look, self.questions.prompts, side_of=by_spine), middle
 
-    def detections(self, located: Detection, rule: DetectionRule) -> Detections:
-        """Score and merge the detections of one film by a manifest's rule; Q of `Detection` are the ten findings."""
-        rows = detection.detections(located, self._classes, settings_of(rule))[0]
+    def detections(self, located: Detection, settings: DetectionSettings | None = None) -> Detections:
+        """Score and merge the detections of one film; Q of `Detection` are the ten findings.
+
+        settings: those of the manifest's rule by default
+        """
+        own = settings_of(self.manifest.detection) if settings is None else settings
+        rows = detection.detections(located, self._classes, own)[0]
         return Detections(rows[:, :4], rows[:, 4].astype(np.intp), rows[:, 5])
 
     def best_boxes(self, look: Look, queries: FloatArray) -> FloatArray:

@@ -15,11 +15,10 @@ import numpy as np
 from models import boxes as unit_boxes
 from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.detection import IOUS, Detections, Precision
+from models.lab.evaluation.detection import IOUS, SCALES, Detections, Precision
 from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.evaluation.thresholds import LEAST_POSITIVES
-from models.lab.evaluation.tuning import SCALES
 from models.lab.phantoms import FINDINGS
 from models.lab.training.split import FOLDS, folds_of
 

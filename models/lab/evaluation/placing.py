@@ -324,12 +324,13 @@ def _gain(made: Mapping[str, object], *, bound: int | None = None) -> float | No
 
 def _fits(model: EvaluatedModel, films: Films, keys: Sequence[str], *, resamples: int) -> dict[str, object]:
     """Compute the average precision of boxes, and its gain above two constant boxes."""
+    from models.lab.evaluation.evaluated_model import settings_of
     from models.lab.evaluation.localization import measure
 
-    rule = model.manifest.detection
+    settings = settings_of(model.manifest.detection)
 
     def scaled(scale: float) -> list[Detections]:
-        own = replace(rule, scales=dict.fromkeys(FINDINGS, scale))
+        own = replace(settings, scales=(scale,) * len(FINDINGS))
         return [model.detections(found, own) for found in films.located]
 
     made = measure(films.truths, scaled, Bootstrap(resamples=resamples), least=LEAST_TOLD)

@@ -21,7 +21,7 @@ from models.lab.evaluation import (
     views,
 )
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read, settings_of
 from models.lab.evaluation.request import Task
 from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
 from models.lab.phantoms import FINDINGS
@@ -83,7 +83,7 @@ def figures(
 
 
 def _detection(observed: Observed, model: EvaluatedModel, bootstrap: Bootstrap) -> dict[str, object]:
-    truths, rule = observed.truths, model.manifest.detection
+    truths, settings = observed.truths, settings_of(model.manifest.detection)
     found = [observation.found for observation in observed.said if observation.found is not None]
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
     made = detection.measure(truths, found, bootstrap)
@@ -92,7 +92,7 @@ def _detection(observed: Observed, model: EvaluatedModel, bootstrap: Bootstrap) 
         made |= {"as_read": {**read.figures(), "per_class": read.per_class()}}
 
     def scaled(scale: float) -> list[detection.Detections]:
-        own = replace(rule, scales=dict.fromkeys(FINDINGS, scale))
+        own = replace(settings, scales=(scale,) * len(FINDINGS))
         return [model.detections(said.located, own) for said in observed.said if said.located is not None]
 
     if boxed := localization.measure(truths, scaled, bootstrap):

@@ -27,9 +27,10 @@ from models.decisions import PHANTOMS, Band, Decisions, Measurement
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
+from models.lab.evaluation.detection import best_settings, scored_by
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, settings_of
 from models.lab.evaluation.film_classification import LEAST_OF_OTHERS, films_of
-from models.lab.evaluation.statistics import Marks, Scores, mean
+from models.lab.evaluation.statistics import Marks, Scores
 from models.lab.evaluation.thresholds import (
     MOST_UNMEASURED,
     Aim,
@@ -42,13 +43,12 @@ from models.lab.evaluation.thresholds import (
 )
 from models.lab.evaluation.thresholds import choose as choose_points
 from models.lab.phantoms import FINDINGS, PhantomSet
+from models.lab.tasks.detection import DetectionSettings
 from models.lab.training.split import folds_of
 from models.manifest import DetectionRule, Manifest
 from models.progress import ProgressReport
 
-SCALES: Final = (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 2.0)
 SHARPNESS: Final = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 1.0)
-OVERLAPS: Final = (0.05, 0.1, 0.25, 0.5)
 
 
 def digest(gray: FloatArray) -> str:
@@ -131,20 +131,26 @@ def tune(
     return replace(manifest, decisions=decisions)
 
 
-def best_rule(start: DetectionRule, precision: Callable[[DetectionRule], Mapping[str, float | None]]) -> DetectionRule:
+def best_rule(
+    start: DetectionRule, precision: Callable[[DetectionSettings], Mapping[str, float | None]]
+) -> DetectionRule:
     """Choose scales, then the scoring, then the IoU for suppression, by average precision; of equals the first."""
-    by_scale = {scale: precision(replace(start, scales=dict.fromkeys(FINDINGS, scale))) for scale in SCALES}
-    nearest = sorted(SCALES, key=lambda scale: abs(scale - 1))
-    scales = {key: max(nearest, key=lambda scale: by_scale[scale].get(key) or 0.0) for key in FINDINGS}
-    scaled = replace(start, scales={key: scale for key, scale in scales.items() if scale != 1})
-    scored = [
-        scaled,
-        replace(scaled, scored_by="weights"),
-        *(replace(scaled, scored_by="prompts", temperature=value) for value in SHARPNESS),
-        *(replace(scaled, scored_by="both", temperature=value) for value in SHARPNESS),
-    ]
-    best = _best(scored, precision)
-    return _best([best, *(replace(best, overlap=overlap) for overlap in OVERLAPS)], precision)
+
+    def scored(own: DetectionSettings) -> list[DetectionSettings]:
+        return [
+            own,
+            replace(own, by_prompts=False, by_weights=True),
+            *(replace(own, by_prompts=True, by_weights=False, temperature=value) for value in SHARPNESS),
+            *(replace(own, by_prompts=True, by_weights=True, temperature=value) for value in SHARPNESS),
+        ]
+
+    best = best_settings(FINDINGS, settings_of(start), scored, precision)
+    return DetectionRule(
+        scored_by=scored_by(best),
+        temperature=best.temperature,
+        scales={key: scale for key, scale in zip(FINDINGS, best.scales, strict=True) if scale != 1},
+        overlap=best.overlap,
+    )
 
 
 def best_decisions(
@@ -248,12 +254,6 @@ def _measurement(some: Labelled, *, threshold: float, population: str) -> Measur
         negatives=len(some.there) - positives,
         band=measured_band(some.differences, some.there, threshold=threshold, normal=some.normal),
     )
-
-
-def _best(
-    rules: Sequence[DetectionRule], precision: Callable[[DetectionRule], Mapping[str, float | None]]
-) -> DetectionRule:
-    return max(rules, key=lambda rule: mean(list(precision(rule).values())) or 0.0)
 
 
 def labelled(truths: Sequence[Truth], weighed: Sequence[Weighed]) -> dict[str, Labelled]:

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.detection import Detections, Precision, best_settings, scored_by
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
-from models.lab.evaluation.tuning import OVERLAPS, SCALES
 from models.lab.tasks import detection
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.detection import SHIPPED, DetectionSettings
@@ -64,30 +63,18 @@ def located(model: PublishedModel, asked: Asked, labels: PublishedLabels, pictur
 
 
 def chosen(films: Sequence[Located], asked: Asked) -> DetectionSettings:
-    """Choose a scale for each class, then how boxes are scored, then the IoU for suppression; of equals the first.
+    """Choose settings; the order and the values are those of the published code (spec §9.2)."""
 
-    Scales nearest 1 come first. The order and the values are those of the published code (spec §9.2).
-    """
-    start = asked.shipped
-    by_scale = {
-        scale: precision(films, asked, replace(start, scales=(scale,) * len(asked.names))).per_class()
-        for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))
-    }
-    scales = tuple(max(by_scale, key=lambda scale: by_scale[scale][name] or 0.0) for name in asked.names)
-    scaled = replace(start, scales=scales)
-    scored = [
-        replace(scaled, by_prompts=False, by_weights=True),
-        replace(scaled, by_prompts=True, by_weights=False, temperature=1.0),
-        *(replace(scaled, by_prompts=True, by_weights=True, temperature=value) for value in _TEMPERATURES),
-    ]
-    best = _best(films, asked, scored)
-    if best.merge == "enclose":
-        return best
-    return _best(films, asked, [replace(best, overlap=overlap) for overlap in OVERLAPS])
+    def scored(start: DetectionSettings) -> list[DetectionSettings]:
+        return [
+            replace(start, by_prompts=False, by_weights=True),
+            replace(start, by_prompts=True, by_weights=False, temperature=1.0),
+            *(replace(start, by_prompts=True, by_weights=True, temperature=value) for value in _TEMPERATURES),
+        ]
 
-
-def _best(films: Sequence[Located], asked: Asked, settings: Sequence[DetectionSettings]) -> DetectionSettings:
-    return max(settings, key=lambda some: mean(list(precision(films, asked, some).per_class().values())) or 0.0)
+    return best_settings(
+        asked.names, asked.shipped, scored, lambda settings: precision(films, asked, settings).per_class()
+    )
 
 
 def precision(films: Sequence[Located], asked: Asked, settings: DetectionSettings) -> Precision:
@@ -123,11 +110,10 @@ def measure(
 
 def in_words(settings: DetectionSettings, asked: Asked, *, chosen_on: str | None) -> dict[str, object]:
     """Return settings as they stand beside a result; chosen_on: the name of a file, None if they are as published."""
-    by = {(True, False): "prompts", (False, True): "weights", (True, True): "both"}
     return {
         "settings": {
             "chosen_on": chosen_on,
-            "scored_by": by[settings.by_prompts, settings.by_weights],
+            "scored_by": scored_by(settings),
             "temperature": settings.temperature,
             "merge": settings.merge,
             "overlap": settings.overlap,

@@ -19,11 +19,10 @@ from torch import Tensor
 from models import boxes as unit_boxes
 from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
-from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.detection import SCALES, Detections, Precision
 from models.lab.evaluation.published.labels import Phrase
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
-from models.lab.evaluation.tuning import SCALES
 from models.lab.tasks import grounding
 from models.lab.tasks.batch import Picture, fill_up
 from models.lab.tasks.grounding import GroundingSettings
