@@ -172,8 +172,10 @@ def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     points = made.get("reliability")
     if isinstance(points, list) and points:
         line = [(float(point[0]), float(point[1])) for point in points]
-        name = "reliability" if task == "report" else f"{task}-reliability"
-        yield name, plots.curve("Probabilities and frequencies", line, across="probability", up="frequency")
+        yield (
+            f"{task}-reliability",
+            plots.curve("Probabilities and frequencies", line, across="probability", up="frequency"),
+        )
 
 
 def _pictures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[tuple[str, str]]:

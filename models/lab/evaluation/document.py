@@ -11,8 +11,6 @@ Table = tuple[list[str], list[list[str]]]
 """The cells of its head, and those of its rows."""
 DIGITS: Final = 6
 _BESIDE: Final = ("references", "deviations", "not_computed")
-_LONG: Final = "per_pair"
-"""A table of hundreds of rows, which the JSON alone has."""
 
 
 def rounded(value: object) -> object:
@@ -45,7 +43,7 @@ def tables(made: Mapping[str, object]) -> Iterator[Table]:
     ]
     yield ["", "value", "deviation", *rivals], rows
     for key in made:
-        if key not in (*_BESIDE, _LONG) and (part := inner(made, key)):
+        if key not in _BESIDE and (part := inner(made, key)):
             yield _part(key, part)
 
 

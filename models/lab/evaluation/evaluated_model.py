@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -142,9 +142,8 @@ class EvaluatedModel:
         """Return the answers for one film that these tasks need."""
         look = self.reader.look(case.gray)
         picture = _picture(look)
-        asked = tuple(hint.text for hint in case.truth.hints) if "hints" in tasks else ()
-        names = REGIONS if "anatomy" in tasks else ()
-        boxes = self.best_boxes(look, self._queries(names, asked))
+        asked = [hint.text for hint in case.truth.hints] if "hints" in tasks else []
+        boxes = self._best_boxes(look, self._region_queries) if "anatomy" in tasks else []
 
         def read(reader: ChexReader, *, needed: bool) -> FilmReading | None:
             if not needed:
@@ -157,7 +156,7 @@ class EvaluatedModel:
         return Observation(
             located=located,
             found=None if located is None else self.detections(located),
-            regions=dict(zip(names, boxes, strict=False)),
+            regions=dict(zip(REGIONS, boxes, strict=False)),
             chest=self._chest(look, reading) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
             if "region_classification" in tasks
@@ -166,7 +165,9 @@ class EvaluatedModel:
             checked=read(self._checking, needed="sentences" in tasks),
             by_default=read(self._by_default, needed="sentences" in tasks),
             differences=self._features(look)[1] if "films" in tasks else {},
-            hints=boxes[len(names) :],
+            hints=self._best_boxes(look, self._phrasebook.embed(asked))
+            if asked
+            else np.zeros((0, 4), dtype=np.float32),
             views=tuple(self._views(case)) if "views" in tasks and case.truth.view else (),
         )
 
@@ -226,10 +227,8 @@ class EvaluatedModel:
         rows = detection.detections(located, self._classes, own)[0]
         return Detections(rows[:, :4], rows[:, 4].astype(np.intp), rows[:, 5])
 
-    def best_boxes(self, look: Look, queries: FloatArray) -> FloatArray:
+    def _best_boxes(self, look: Look, queries: FloatArray) -> FloatArray:
         """Locate each query [query, dim] by itself, as an interactive question is: returns its best box, [query, 4]."""
-        if not len(queries):
-            return np.zeros((0, 4), dtype=np.float32)
         found = self._engine.find(look.patches, queries[np.newaxis])
         best: FloatArray = found.boxes[0, np.arange(len(queries)), found.scores[0].argmax(axis=-1)]
         return best
@@ -237,10 +236,6 @@ class EvaluatedModel:
     def _chest(self, look: Look, reading: FilmReading | None) -> ChestWidths | None:
         said = self.reader.locate_all(look, self.questions.prompts) if reading is None else reading
         return measure_chest(said.regions)
-
-    def _queries(self, regions: Sequence[str], texts: Sequence[str]) -> FloatArray:
-        known = self._region_queries if regions else self._region_queries[:0]
-        return np.concatenate([known, self._phrasebook.embed(texts)]) if texts else known
 
     @cached_property
     def _region_queries(self) -> FloatArray:

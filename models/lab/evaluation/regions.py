@@ -51,20 +51,19 @@ def judged_of(truths: Sequence[Truth], scores: Sequence[NDArray[np.float32]]) ->
 
 def pooled(judged: Judged) -> float | None:
     """Return the area under one curve of all known entries."""
-    return area(judged.there.reshape(-1), judged.scores.reshape(-1), least=1)
+    return _area(judged.there.reshape(-1), judged.scores.reshape(-1), least=1)
 
 
-def per_pair(judged: Judged, *, least: int = LEAST) -> dict[str, float]:
-    """Return the area of each pair, by `region / finding`."""
-    areas = {
-        f"{region} / {finding}": area(judged.there[:, place, number], judged.scores[:, place, number], least=least)
-        for place, region in enumerate(REGIONS)
-        for number, finding in enumerate(FINDINGS)
-    }
-    return {name: value for name, value in areas.items() if value is not None}
+def areas(scores: NDArray[np.floating], there: NDArray[np.bool_], *, least: int = LEAST) -> NDArray[np.float64]:
+    """Return the area of each pair of a region and a finding, of [film, region, finding]; NaN of a pair without one."""
+    made = np.full(there.shape[1:], np.nan)
+    for region, finding in np.ndindex(*made.shape):
+        value = _area(there[:, region, finding], scores[:, region, finding].astype(np.float64), least=least)
+        made[region, finding] = np.nan if value is None else value
+    return made
 
 
-def area(there: NDArray[np.bool_], scores: NDArray[np.float64], *, least: int) -> float | None:
+def _area(there: NDArray[np.bool_], scores: NDArray[np.float64], *, least: int) -> float | None:
     """Return the area under a curve [n]; None if fewer than `least` are positive, or negative."""
     known = ~np.isnan(scores)
     positive = int(np.count_nonzero(there & known))
@@ -78,14 +77,16 @@ def measure(judged: Judged, bootstrap: Bootstrap) -> dict[str, object]:
 
     def figures(films: Indices) -> Figures:
         drawn = Judged(scores=judged.scores[films], there=judged.there[films])
-        return {"auroc_pooled": pooled(drawn), "auroc_per_pair": mean(list(per_pair(drawn).values()))}
+        return {"auroc_pooled": pooled(drawn), "auroc_per_pair": _mean(areas(drawn.scores, drawn.there))}
 
-    pairs = per_pair(judged)
-    by_finding = {key: mean([pairs[name] for name in pairs if name.endswith(f"/ {key}")]) for key in FINDINGS}
+    by_finding = areas(judged.scores, judged.there).T
     return {
-        "auroc_pooled": pooled(judged),
-        "auroc_per_pair": mean(list(pairs.values())),
-        "per_finding": by_finding,
-        "per_pair": pairs,
+        **figures(np.arange(len(judged.scores))),
+        "per_finding": {key: _mean(own) for key, own in zip(FINDINGS, by_finding, strict=True)},
         "deviations": bootstrap.deviations(figures, len(judged.scores)),
     }
+
+
+def _mean(values: NDArray[np.float64]) -> float | None:
+    """Return the mean of the areas that there are."""
+    return mean(values[~np.isnan(values)].tolist())

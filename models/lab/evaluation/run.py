@@ -23,7 +23,7 @@ from models.lab.evaluation import (
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read, settings_of
 from models.lab.evaluation.request import Task
-from models.lab.evaluation.statistics import Bootstrap, calibration_error, reliability
+from models.lab.evaluation.statistics import Bootstrap
 from models.lab.phantoms import FINDINGS
 from models.progress import ProgressReport
 
@@ -130,19 +130,10 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
     by_images = sum(bool(truth.labels) for truth in observed.truths)
     readings = [observation.reading for observation in observed.said if observation.reading is not None]
     texts = [text_of(reading) for reading in readings]
-    probabilities = [
-        (prompt.probability, truth.labels[prompt.key])
-        for truth, reading in zip(truths, readings, strict=True)
-        for prompt in reading.prompts
-        if prompt.probability is not None and prompt.key in truth.labels
-    ]
-    said, there = (np.array(column) for column in zip(*probabilities, strict=True))
     return reports.measure(truths, texts, labeler, bootstrap) | {
         **_variants(observed, truths, labeler),
         "labeled_by_images": by_images,
         "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
-        "calibration_error": calibration_error(said, there.astype(np.bool_)),
-        "reliability": reliability(said, there.astype(np.bool_)),
         "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
         "references": {"all_positive": baselines.all_positive(truths, labeler)},
     }

@@ -19,7 +19,7 @@ from models.lab.evaluation.anatomy import REGIONS
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
-from models.lab.evaluation.regions import area
+from models.lab.evaluation.regions import areas
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, area_under_curve, mean
 from models.lab.tasks import regions
 from models.lab.tasks.batch import Picture
@@ -142,12 +142,8 @@ def measure_regions(films: Sequence[Judged], bootstrap: Bootstrap) -> dict[str, 
 
 def _pairs(scores: NDArray[np.float32], there: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the area of each pair, and its weight, both [region, class]; 0 and 0 for a pair without an area."""
-    areas, weights = np.zeros(there.shape[1:]), there.sum(axis=0).astype(np.float64)
-    for region, number in np.ndindex(*areas.shape):
-        value = area(there[:, region, number], scores[:, region, number].astype(np.float64), least=1)
-        areas[region, number] = value or 0.0
-        weights[region, number] *= value is not None
-    return areas, weights
+    found = areas(scores, there, least=1)
+    return np.nan_to_num(found), there.sum(axis=0) * ~np.isnan(found)
 
 
 def _per_class(areas: NDArray[np.float64], weights: NDArray[np.float64]) -> dict[str, float | None]:
