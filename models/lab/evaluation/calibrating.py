@@ -139,8 +139,17 @@ class _Films:
         known = np.array([index for index, truth in enumerate(self.truths) if is_known(truth, key)], dtype=np.intp)
         return known, np.array([self.truths[index].labels[key] for index in known], dtype=np.bool_)
 
+    def with_and_without(self, key: str) -> tuple[int, int]:
+        """Count the films that show a finding by their label, and those that do not."""
+        there = self.labelled(key)[1]
+        return int(there.sum()), int((~there).sum())
+
     def probabilities(self, key: str, decisions: Decisions) -> NDArray[np.float64]:
         return decisions.probability(key, np.array([film.differences[key] for film in self.weighed]))
+
+    def states(self, key: str, decisions: Decisions, trusted: Trusted) -> list[FindingState]:
+        """Return the state of a finding on each film."""
+        return [decide(decisions, key, float(value), trusted=trusted) for value in self.probabilities(key, decisions)]
 
     @property
     def normal(self) -> Indices:
@@ -225,11 +234,7 @@ def _weigh(model: EvaluatedModel, films: CaseSource, *, is_drawn: bool, report: 
 
 
 def _require_any(chosen: _Films, least: int) -> None:
-    counts = {}
-    if chosen.truths:
-        for key in _keys(chosen):
-            there = chosen.labelled(key)[1]
-            counts[key] = (int(there.sum()), int((~there).sum()))
+    counts = {key: chosen.with_and_without(key) for key in _keys(chosen)} if chosen.truths else {}
     if not any(min(own) >= least for own in counts.values()):
         had = ", ".join(f"{key} {own[0]} and {own[1]}" for key, own in counts.items() if any(own)) or "no label at all"
         raise ModelError(
@@ -268,7 +273,7 @@ def _told(key: str, films: _Films, request: Request) -> tuple[float, list[float]
 
 
 def _require_told(chosen: _Films, untold: Mapping[str, str], least: int) -> None:
-    enough = [key for key in _keys(chosen) if min((there := chosen.labelled(key)[1]).sum(), (~there).sum()) >= least]
+    enough = [key for key in _keys(chosen) if min(chosen.with_and_without(key)) >= least]
     if all(key in untold for key in enough):
         reasons = "; ".join(f"{key}: {untold[key]}" for key in enough)
         raise ModelError(f"no finding has an AUROC that is surely above chance ({reasons}); nothing is changed")
@@ -377,8 +382,7 @@ def _finding(
     *,
     least: int,
 ) -> FindingReport:
-    there = chosen.labelled(key)[1]
-    with_it, without = int(there.sum()), int((~there).sum())
+    with_it, without = chosen.with_and_without(key)
     off = ""
     if min(with_it, without) < least:
         off = f"{with_it} films with it and {without} without; {least} of each are needed"
@@ -425,16 +429,8 @@ def _false_findings(
     if not len(rest.normal):
         return None
     films = rest.of(rest.normal)
-    called = np.array(
-        [
-            [
-                decide(decisions, key, float(value), trusted=trusted) == "present"
-                for value in films.probabilities(key, decisions)
-            ]
-            for key in _keys(films)
-            if key != NO_FINDING
-        ]
-    ).sum(axis=0)
+    states = [films.states(key, decisions, trusted) for key in _keys(films) if key != NO_FINDING]
+    called = np.array([[state is FindingState.PRESENT for state in own] for own in states]).sum(axis=0)
     return _bounded(lambda some: {"false": float(called[some].mean())}, films.patients, request)["false"]
 
 
@@ -456,8 +452,7 @@ def _called(key: str, before: Decisions, after: Decisions, rest: _Films, trusted
     """Count films on which a finding is present and to be reviewed, before and after."""
     counts = []
     for decisions in (before, after):
-        said = rest.probabilities(key, decisions)
-        states = [decide(decisions, key, float(value), trusted=trusted) for value in said]
+        states = rest.states(key, decisions, trusted)
         reviewed = states.count(FindingState.INDETERMINATE) + states.count(FindingState.UNCALIBRATED)
         counts += [states.count(FindingState.PRESENT), reviewed]
     return counts[0], counts[1], counts[2], counts[3]

@@ -143,7 +143,7 @@ class EvaluatedModel:
         look = self.reader.look(case.gray)
         picture = _picture(look)
         asked = [hint.text for hint in case.truth.hints] if "hints" in tasks else []
-        boxes = self._best_boxes(look, self._region_queries) if "anatomy" in tasks else []
+        best = zip(REGIONS, self._best_boxes(look, self._region_queries), strict=True) if "anatomy" in tasks else ()
 
         def read(reader: ChexReader, *, needed: bool) -> FilmReading | None:
             if not needed:
@@ -156,7 +156,7 @@ class EvaluatedModel:
         return Observation(
             located=located,
             found=None if located is None else self.detections(located),
-            regions=dict(zip(REGIONS, boxes, strict=False)),
+            regions=dict(best),
             chest=self._chest(look, reading) if "anatomy" in tasks else None,
             region_scores=self._region_scores(picture, case)
             if "region_classification" in tasks
