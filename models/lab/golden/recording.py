@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -47,7 +47,6 @@ class Recording:
     folder: Path
     arrays: Mapping[str, Array]
     texts: Mapping[str, object]
-    config: Mapping[str, object]
     taken: set[str] = field(default_factory=set)
     absent: set[str] = field(default_factory=set)
 
@@ -107,34 +106,32 @@ class RecordedNetwork:
         return [self.sentences.decode(row) for row in ids.tolist()]
 
 
-def open_recording(folder: Path) -> Recording:
-    """Read arrays, texts and configuration. Raises ModelError that names the absent or damaged file."""
-    return Recording(
+def open_network(folder: Path) -> RecordedNetwork:
+    """Build our network at the recorded sizes, with the recorded weights.
+
+    Raises ModelError that names the absent or damaged file.
+    """
+    recording = Recording(
         folder=folder,
         arrays=_read(folder / "golden.npz", _arrays),
         texts=_read(folder / "golden_text.json", _table),
-        config=_read(folder / "config.json", _table),
     )
-
-
-def open_network(folder: Path) -> RecordedNetwork:
-    """Build our network at the recorded sizes, with the recorded weights. Raises ModelError as `open_recording`."""
-    recording = open_recording(folder)
+    config = _read(folder / "config.json", _table)
     state = published.rename(
         {key: torch.from_numpy(np.asarray(value)) for key, value in _read(folder / "state_dict.npz", _arrays).items()}
     )
     try:
         sizes = published.sizes_of(
             state,
-            heads=_whole(recording, "chex", "n_head"),
-            generator_heads=_whole(recording, "gpt2", "n_head"),
-            max_length=_whole(recording, "max_length_used"),
-            beta=float(_number(recording, "chex", "detector", "soft_roi_beta")),
+            heads=config["chex"]["n_head"],
+            generator_heads=config["gpt2"]["n_head"],
+            max_length=config["max_length_used"],
+            beta=config["chex"]["detector"]["soft_roi_beta"],
         )
         network = Chex(sizes).eval().requires_grad_(False)
         network.load_state_dict(state)
-    except (RuntimeError, ValueError) as error:
-        raise ModelError(f"{folder}: state_dict.npz and config.json are no ChEX network: {error}") from error
+    except (KeyError, TypeError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{folder}: state_dict.npz and config.json are no ChEX network: {error!r}") from error
     return RecordedNetwork(
         recording=recording,
         network=network,
@@ -162,29 +159,13 @@ def watched(network: nn.Module) -> Iterator[Mapping[str, Tensor]]:
             handle.remove()
 
 
-def _whole(recording: Recording, *keys: str) -> int:
-    value = _number(recording, *keys)
-    if not isinstance(value, int):
-        raise ModelError(f"config.json: {'.'.join(keys)} must be a whole number, found {value!r}; restore the folder")
-    return value
-
-
-def _number(recording: Recording, *keys: str) -> float:
-    value: object = recording.config
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise ModelError(f"config.json: {'.'.join(keys)} must be a number, found {value!r}; restore the folder")
-    return value
-
-
 def _arrays(path: Path) -> dict[str, Array]:
     # Opened here, for the library leaves a damaged file open.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
-def _table(path: Path) -> dict[str, object]:
+def _table(path: Path) -> dict[str, Any]:
     table = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(table, dict):
         raise ValueError("not a table")
