@@ -67,7 +67,7 @@ def test_read_films_are_told_apart_from_those_with_a_mined_label() -> None:
     scores = [{"lung_opacity": 0.0, "no_finding": float(truth.read_as == "Normal")} for truth in films]
     scores[-len(told) :] = [{"lung_opacity": 0.0, "no_finding": 1.0} for _ in told]
 
-    figures = measure(films_of(films, scores), resamples=0)
+    figures = measure(films_of(films, scores), Bootstrap(resamples=0))
 
     assert figures["auroc_no_finding_read"] == 1.0
     assert figures["auroc_no_finding_mined"] == 0.5
@@ -87,7 +87,7 @@ def test_a_mined_label_alone_makes_no_film_normal() -> None:
     mined = replace(films, mined_known=np.ones(300, dtype=np.bool_), read_as=np.full(300, ""))
 
     assert films.normal.sum() == 150 and not mined.normal.any()
-    figures = measure(mined, resamples=0)
+    figures = measure(mined, Bootstrap(resamples=0))
     assert figures["false_findings"] is None
     assert not cross_fitted(mined).present[:, mined.place("lung_opacity")].any()
 
@@ -118,7 +118,7 @@ def test_intervals_come_from_patients_not_films() -> None:
 
     bounds = []
     for films in (once, often):
-        intervals = measure(films, resamples=200)["intervals"]
+        intervals = measure(films, Bootstrap(resamples=200))["intervals"]
         assert isinstance(intervals, dict)
         bounds.append(intervals["opacity_against_normal"])
 
@@ -139,7 +139,7 @@ def test_a_curve_says_what_false_findings_buy() -> None:
 
 
 def test_a_group_has_intervals_of_its_own_patients() -> None:
-    figures = measure(made_up(300, patients=100, strength=1.0), resamples=50)
+    figures = measure(made_up(300, patients=100, strength=1.0), Bootstrap(resamples=50))
 
     groups = figures["by_group"]
     assert isinstance(groups, dict)

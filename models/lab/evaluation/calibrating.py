@@ -24,9 +24,8 @@ from models.errors import ModelError
 from models.lab.evaluation import anatomy
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, open_model, read_questions
-from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.request import DEFAULT, MOST_FALSE
-from models.lab.evaluation.statistics import Figures, Indices, area_under_curve
+from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, area_under_curve
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, Aim
 from models.lab.evaluation.tuning import best_rule, digest, is_known, tune
 from models.lab.training.split import part_of
@@ -439,8 +438,7 @@ def _bounded(
 ) -> dict[str, tuple[float, list[float]]]:
     """Return figures with the bounds of their 95 % intervals, by drawing patients anew."""
     own = figures(np.arange(len(patients)))
-    drawn = drawn_by_patient(patients, resamples=request.resamples)
-    bounds = interval([figures(some) for some in drawn])
+    bounds = Bootstrap(resamples=request.resamples).intervals(figures, patients)
     return {name: (value, bounds.get(name, [])) for name, value in own.items() if value is not None}
 
 

@@ -7,8 +7,9 @@ mined from reports; a film is normal if somebody who saw it read it so, never by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from language.labels import NO_FINDING
 from models.decisions import sigmoid
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.request import CURVE, MOST_FALSE
-from models.lab.evaluation.statistics import Figures, Indices, area_under_curve, calibration_error, mean, reliability
+from models.lab.evaluation.statistics import Bootstrap, Indices, area_under_curve, calibration_error, mean, reliability
 from models.lab.evaluation.thresholds import LEAST_POSITIVES, OPACITY, Aim, Labelled, choose
 from models.lab.training.split import FOLDS, folds_of
 
@@ -27,7 +28,6 @@ Marks = NDArray[np.bool_]
 
 LEAST_OF_OTHERS: Final = LEAST_POSITIVES * (FOLDS - 1) // FOLDS
 """How many films of the other folds must show a finding, and how many not, before a threshold is chosen for it."""
-_INTERVAL: Final = (2.5, 97.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,8 +85,8 @@ def films_of(truths: Sequence[Truth], differences: Sequence[Mapping[str, float]]
 
 def measure(
     films: Films,
+    bootstrap: Bootstrap,
     *,
-    resamples: int,
     most_false: float = MOST_FALSE,
     left_out: Collection[str] = (),
 ) -> dict[str, object]:
@@ -103,17 +103,12 @@ def measure(
     made["reliability"] = reliability(called.probabilities[:, chosen][known], films.there[:, chosen][known])
     made["curves"] = {
         key: curve(films, key, everything)
-        | {
-            "intervals": interval(
-                [curve(films, key, again) for again in drawn_by_patient(films.patients, resamples=resamples)]
-            )
-        }
+        | {"intervals": bootstrap.intervals(partial(curve, films, key), films.patients)}
         for key in sorted(called.chosen - {NO_FINDING})
     }
 
     def intervals(some: Indices) -> dict[str, list[float]]:
-        drawn = drawn_by_patient(films.patients[some], resamples=resamples)
-        return interval([figures(films, called, some[again]) for again in drawn])
+        return bootstrap.intervals(lambda again: figures(films, called, some[again]), films.patients[some])
 
     made["intervals"] = intervals(everything)
     made["by_group"] = {
@@ -204,18 +199,3 @@ def _labelled(films: Films, key: str, some: Indices) -> Labelled:
     return Labelled(
         differences=differences[known], there=films.there[some, place][known], normal=differences[films.normal[some]]
     )
-
-
-def drawn_by_patient(patients: NDArray[np.str_], *, resamples: int) -> Iterator[Indices]:
-    """Yield bootstrap resamples of patients, each as the row numbers of all their films."""
-    rng = np.random.default_rng(0)
-    names, owner = np.unique(patients, return_inverse=True)
-    own = [np.flatnonzero(owner == number) for number in range(len(names))]
-    for _ in range(resamples):
-        yield np.concatenate([own[number] for number in rng.integers(len(names), size=len(names))])
-
-
-def interval(drawn: Sequence[Figures]) -> dict[str, list[float]]:
-    """Return the bounds of the 95 % interval of each figure that could be measured."""
-    values = {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
-    return {name: [float(np.percentile(made, bound)) for bound in _INTERVAL] for name, made in values.items() if made}

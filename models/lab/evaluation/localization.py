@@ -16,7 +16,6 @@ from models import boxes as unit_boxes
 from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import IOUS, SCALES, Detections, Precision
-from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
 from models.lab.evaluation.thresholds import LEAST_POSITIVES
 from models.lab.phantoms import FINDINGS
@@ -59,11 +58,10 @@ def _figures(
             made |= {f"precision{suffix}": own, f"two_constant_boxes{suffix}": other, f"gain{suffix}": gain}
         return made
 
-    drawn = [figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples)]
     return {
         "films": int(is_positive.sum()),
         **figures(np.arange(len(truths))),
-        "intervals": interval(drawn),
+        "intervals": bootstrap.intervals(figures, patients),
     }
 
 

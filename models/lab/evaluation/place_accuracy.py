@@ -19,9 +19,8 @@ from models.contract import Box, PromptKind, Side, SideOf
 from models.decisions import Decisions
 from models.engines import FloatArray
 from models.lab.evaluation.cases import EvaluationCase, Truth
-from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.request import SHARES
-from models.lab.evaluation.statistics import Indices
+from models.lab.evaluation.statistics import Bootstrap, Indices
 from models.lab.training.split import FOLDS, folds_of
 from models.reading.decided_film import DecidedFilm
 from models.reading.places import lungs, shown_boxes, side_certainty, where_possible
@@ -198,7 +197,7 @@ def figures(films: Sequence[PlacedFilm], limits: Sequence[float], *, resamples: 
 
     return Figures(
         counts=summed(np.arange(len(films))),
-        intervals=interval([shares(some) for some in drawn_by_patient(patients, resamples=resamples)]),
+        intervals=Bootstrap(resamples=resamples).intervals(shares, patients),
         by_fold=[summed(np.flatnonzero(folds == fold)) for fold in range(FOLDS)],
     )
 

@@ -27,7 +27,6 @@ from language.labels import Labeler, says
 from models.contract import FilmReading, PromptReading
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import SUBSETS
-from models.lab.evaluation.film_classification import drawn_by_patient, interval
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices, mean
 from models.lab.evaluation.thresholds import OPACITY
 from models.lab.phantoms import FINDINGS
@@ -196,7 +195,7 @@ def measure_sentences(
         **{name: int(count) for name, count in zip(_COUNTS, table.sum(axis=0), strict=True)},
         "per_reason": dict(sorted(reasons.items())),
         "deviations": bootstrap.deviations(figures, len(readings)),
-        "intervals": interval([figures(some) for some in drawn_by_patient(patients, resamples=bootstrap.resamples)]),
+        "intervals": bootstrap.intervals(figures, patients),
     }
 
 

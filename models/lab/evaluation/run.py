@@ -70,7 +70,7 @@ def figures(
         "sentences": lambda: _sentences(observed, bootstrap),
         "films": lambda: film_classification.measure(
             film_classification.films_of(observed.truths, [observation.differences for observation in observed.said]),
-            resamples=bootstrap.resamples,
+            bootstrap,
             most_false=most_false,
             left_out=model.manifest.decisions.left_out,
         ),

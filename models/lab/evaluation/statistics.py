@@ -1,4 +1,4 @@
-"""Areas under ROC curves by sorting, calibration errors, and deviations over resampled films.
+"""Areas under ROC curves by sorting, calibration errors, and resampled films and patients.
 
 Our own: an interval by resampling asks for thousands of areas, and scikit-learn takes 16 times as long for each;
 its calibration curve has no counts of films.
@@ -6,7 +6,7 @@ its calibration curve has no counts of films.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ Scores = NDArray[np.float64]
 Marks = NDArray[np.bool_]
 
 BINS = 15
+_INTERVAL = (2.5, 97.5)
 Indices = NDArray[np.intp]
 Figures = Mapping[str, float | None]
 """By name; None if there is nothing to measure."""
@@ -56,21 +57,35 @@ def _places(probabilities: Scores) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """A bootstrap over films; resamples: number of resampled sets, 0 for none."""
+    """A bootstrap; resamples: number of resampled sets, 0 for none.
+
+    A measure computes the figures of the films with these row numbers, which may repeat.
+    """
 
     resamples: int = 100
 
     def deviations(self, measure: Callable[[Indices], Figures], films: int) -> dict[str, float]:
-        """Return the standard deviation of each figure that could be measured at least twice.
+        """Return the standard deviation, over films, of each figure that could be measured at least twice."""
+        rng = np.random.default_rng(0)
+        values = _values([measure(rng.integers(films, size=films)) for _ in range(self.resamples)])
+        return {name: float(np.std(some, ddof=1)) for name, some in values.items() if len(some) > 1}
 
-        measure: computes the figures of the films with these row numbers, which may repeat
+    def intervals(self, measure: Callable[[Indices], Figures], patients: NDArray[np.str_]) -> dict[str, list[float]]:
+        """Return the bounds of the 95 % interval of each figure that could be measured, by drawing patients anew.
+
+        patients: that of each film; all films of a patient stay together
         """
         rng = np.random.default_rng(0)
-        drawn = [measure(rng.integers(films, size=films)) for _ in range(self.resamples)]
-        values = {
-            name: [value for figures in drawn if (value := figures[name]) is not None] for name in (drawn or [{}])[0]
-        }
-        return {name: float(np.std(some, ddof=1)) for name, some in values.items() if len(some) > 1}
+        names, owner = np.unique(patients, return_inverse=True)
+        own = [np.flatnonzero(owner == number) for number in range(len(names))]
+        drawn = [rng.integers(len(names), size=len(names)) for _ in range(self.resamples)]
+        values = _values([measure(np.concatenate([own[number] for number in some])) for some in drawn])
+        return {name: np.percentile(some, _INTERVAL).tolist() for name, some in values.items() if some}
+
+
+def _values(drawn: Sequence[Figures]) -> dict[str, list[float]]:
+    """Return the values of each figure on the resampled sets on which it could be measured."""
+    return {name: [value for made in drawn if (value := made[name]) is not None] for name in (drawn or [{}])[0]}
 
 
 def mean(values: list[float | None] | list[float]) -> float | None:
