@@ -199,18 +199,6 @@ def test_a_report_gives_the_labels_of_a_film_that_has_no_others() -> None:
     assert [truth.labels for truth in others] == [{"edema": False}, {}, {}]
 
 
-def test_words_are_compared_on_films_that_have_a_report() -> None:
-    figures = reports.sentence_figures(["one two three four", "", "the lungs are clear"], ["one two six four", "x", ""])
-
-    # Three of four words in order, and none of an empty report.
-    assert figures["rouge_l"] == pytest.approx(0.75 / 2)
-    assert reports.sentence_figures(["the heart is not enlarged"] * 2, ["the heart is not enlarged"] * 2) == {
-        "bleu": pytest.approx(1.0),
-        "rouge_l": pytest.approx(1.0),
-    }
-    assert reports.sentence_figures([""], ["x"]) == {}
-
-
 def test_calibration_is_the_gap_of_probability_and_frequency() -> None:
     probabilities, there = np.array([0.9, 0.9, 0.1, 1.0]), np.array([True, False, False, True])
 

@@ -1,8 +1,8 @@
-"""The task `report`: classes found in reports compared with the labels, and their words with true reports.
+"""The task `report`: classes found in reports compared with the labels.
 
 The labels of a film are the truth. If it has none, the labeler labels its true report, as it does generated ones.
 Clinical efficacy is the F1 of the labeler's marks, micro-averaged over all known classes of all films, computed by
-scikit-learn. BLEU is sacrebleu's over the whole set, ROUGE-L is rouge-score's, averaged over films; both as fractions.
+scikit-learn.
 
 Of sentences: how many the rules withhold and replace, and how often the network's own one would do. A finding's own
 sentence is the one that was generated for it at first; it passes if it was not withheld. Sentences are compared with
@@ -19,8 +19,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rouge_score.rouge_scorer import RougeScorer
-from sacrebleu.metrics.bleu import BLEU
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from language.labels import Labeler, says
@@ -130,7 +128,6 @@ def measure(
     labels = labels_of(truths, said_of(labeler, reports), labeler.classes)
     return {
         **figures_of(labels, labeler.name),
-        **sentence_figures([truth.report for truth in truths], reports),
         "deviations": bootstrap.deviations(lambda films: efficacy(labels, films), len(truths)),
     }
 
@@ -146,29 +143,6 @@ def figures_of(labels: Labels, labeler: str) -> dict[str, object]:
         "films_said_to": {key: int(count) for key, count in zip(labels.classes, labels.said.sum(axis=0), strict=True)},
         "labeler": labeler,
     }
-
-
-def sentence_figures(references: Sequence[str], reports: Sequence[str]) -> dict[str, float]:
-    """Compare the words of reports, on films with a true report; empty if there are none."""
-    told = [(reference, report) for reference, report in zip(references, reports, strict=True) if reference]
-    if not told:
-        return {}
-    true, generated = zip(*told, strict=True)
-    return {"bleu": bleu(true, generated), "rouge_l": float(np.mean(rouge_l(true, generated)))}
-
-
-def bleu(references: Sequence[str], reports: Sequence[str]) -> float:
-    """Return the BLEU of all texts together, with the words and the smoothing of sacrebleu."""
-    return float(BLEU().corpus_score(list(reports), [list(references)]).score) / 100
-
-
-def rouge_l(references: Sequence[str], reports: Sequence[str]) -> list[float]:
-    """Return the ROUGE-L of each text, 0..1."""
-    scorer = RougeScorer(["rougeL"])
-    return [
-        float(scorer.score(reference, report)["rougeL"].fmeasure)
-        for reference, report in zip(references, reports, strict=True)
-    ]
 
 
 def _table(classes: Sequence[str], rows: Sequence[Mapping[str, bool]]) -> BoolArray:

@@ -24,10 +24,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics.bleu import BLEU
 
 from models.errors import ModelError
-from models.lab.evaluation import reports
 from models.lab.evaluation.statistics import Figures, Indices
 
 Words = Sequence[str]
@@ -44,6 +44,12 @@ _ORDER: Final = 4
 def words_of(text: str) -> list[str]:
     """Cut a text into words, as published: at blanks, with a blank before each period; capitals are kept."""
     return text.replace(".", " .").split()
+
+
+def rouge_l(true: Sequence[str], generated: Sequence[str]) -> list[float]:
+    """Return the ROUGE-L of each text, 0..1."""
+    scorer = RougeScorer(["rougeL"])
+    return [float(scorer.score(*pair)["rougeL"].fmeasure) for pair in zip(true, generated, strict=True)]
 
 
 def cider(true: Sequence[Words], generated: Sequence[Words]) -> list[float]:
@@ -180,7 +186,7 @@ class Likeness:
 def likeness_of(true: Sequence[str], generated: Sequence[str], files: Path | None) -> Likeness:
     """Compare texts; files: the folder with what some figures need, None if there is none."""
     own, said = [words_of(text) for text in true], [words_of(text) for text in generated]
-    scores, reasons = {"rouge_l": reports.rouge_l(true, generated), "cider": cider(own, said)}, {}
+    scores, reasons = {"rouge_l": rouge_l(true, generated), "cider": cider(own, said)}, {}
     for name in SCORES:
         try:
             scores[name] = scores_by_files(name, files, true, generated)
