@@ -29,7 +29,7 @@ from models.contract import (
 from models.decisions import sigmoid
 from models.engines import FloatArray
 from models.errors import ModelError
-from models.lab.evaluation import anatomy, baselines, regions, reports, side_questions, views
+from models.lab.evaluation import anatomy, regions, reports, run, side_questions, views
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import SideQuestion, Truth
 from models.lab.evaluation.command import evaluate
@@ -220,7 +220,7 @@ def test_region_identity_is_the_share_of_films() -> None:
         )
 
     # The right lung gets 1, the left a half: of three regions with the finding one equals the one without it.
-    assert baselines.identity([film(True, False), film(True, True)]) == {"auroc_pooled": pytest.approx(2.5 / 3)}
+    assert run.identity([film(True, False), film(True, True)]) == {"auroc_pooled": pytest.approx(2.5 / 3)}
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 9])

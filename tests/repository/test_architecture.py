@@ -141,7 +141,7 @@ HOMES = {
     "tensorrt": ("models/engines/tensorrt_engine.py",),
     "tomli_w": ("node/config.py", "models/manifest.py"),
     "torch": ("models/", "export/"),
-    "transformers": ("models/lab/evaluation/published/bertscore.py", "models/lab/evaluation/published/chexbert.py"),
+    "transformers": ("models/lab/evaluation/published/chexbert.py", "models/lab/evaluation/published/text_metrics.py"),
     "uvicorn": ("node/net/http_connections.py", "node/web/access.py"),
 }
 

@@ -1,4 +1,8 @@
-"""Runs the model on all films of a set and computes the figures of all tasks (design §8)."""
+"""Runs the model on all films of a set and computes the figures of all tasks (design §8).
+
+Every figure stands beside a baseline that uses no image: constant answers, chosen with knowledge of the films that are
+measured. So a model that uses the image should still be better.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from language.labels import Labeler, RuleLabeler
+from models import boxes as unit_boxes
 from models.contract import FilmReading
+from models.engines import FloatArray
 from models.lab.evaluation import (
     anatomy,
-    baselines,
     detection,
     film_classification,
     localization,
@@ -23,7 +28,7 @@ from models.lab.evaluation import (
 from models.lab.evaluation.cases import CaseSource, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Observation, as_read, settings_of
 from models.lab.evaluation.request import Task
-from models.lab.evaluation.statistics import Bootstrap
+from models.lab.evaluation.statistics import Bootstrap, Figures
 from models.lab.phantoms import FINDINGS
 from models.progress import ProgressReport
 
@@ -97,7 +102,7 @@ def _detection(observed: Observed, model: EvaluatedModel, bootstrap: Bootstrap) 
 
     if boxed := localization.measure(truths, scaled, bootstrap):
         made["boxed"] = boxed
-    return made | {"references": {"constant_box": baselines.constant_detection(truths)}}
+    return made | {"references": {"constant_box": _constant_detection(truths)}}
 
 
 def _anatomy(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
@@ -105,13 +110,13 @@ def _anatomy(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     return {
         **anatomy.measure(truths, [observation.regions for observation in observed.said], bootstrap),
         "cardiothoracic_ratio": anatomy.measure_ratio(truths, [observation.chest for observation in observed.said]),
-        "references": {"best_constant_box": baselines.constant_regions(truths)},
+        "references": {"best_constant_box": _constant_regions(truths)},
     }
 
 
 def _regions(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
     judged = regions.judged_of(observed.truths, [observation.region_scores for observation in observed.said])
-    return regions.measure(judged, bootstrap) | {"references": {"region_identity": baselines.identity(observed.truths)}}
+    return regions.measure(judged, bootstrap) | {"references": {"region_identity": identity(observed.truths)}}
 
 
 def _sentences(observed: Observed, bootstrap: Bootstrap) -> dict[str, object]:
@@ -135,7 +140,7 @@ def _report(observed: Observed, labeler: Labeler, bootstrap: Bootstrap) -> dict[
         "labeled_by_images": by_images,
         "labeled_by_reports": sum(bool(truth.labels) for truth in truths) - by_images,
         "sentences_per_film": float(np.mean([len(reading.sentences) for reading in readings])),
-        "references": {"all_positive": baselines.all_positive(truths, labeler)},
+        "references": {"all_positive": _all_positive(truths, labeler)},
     }
 
 
@@ -159,3 +164,51 @@ def _variants(observed: Observed, truths: Sequence[Truth], labeler: Labeler) -> 
 def text_of(reading: FilmReading) -> str:
     """Join the sentences of a film."""
     return " ".join(sentence.text for sentence in reading.sentences)
+
+
+def _constant_detection(truths: Sequence[Truth]) -> Figures:
+    """Baseline of `detection`: every finding on every film in its mean box, with its frequency as score."""
+    found = {key: [truth.boxes[key] for truth in truths if key in truth.boxes] for key in FINDINGS}
+    keys = [key for key, boxes in found.items() if boxes]
+    boxes = [unit_boxes.to_corners(np.concatenate(found[key]).astype(np.float64)).mean(axis=0) for key in keys]
+    everywhere = detection.Detections(
+        unit_boxes.to_center_size(np.array(boxes).reshape(-1, 4)).astype(np.float32),
+        np.array([FINDINGS.index(key) for key in keys], dtype=np.intp),
+        np.array([len(found[key]) / len(truths) for key in keys], dtype=np.float32),
+    )
+    return detection.Precision(truths, [everywhere] * len(truths)).figures()
+
+
+def _constant_regions(truths: Sequence[Truth]) -> dict[str, object]:
+    """Baseline of `anatomy`: every region on every film in the box that fits best of their mean, median and boxes."""
+    best = dict[str, FloatArray]()
+    for name in anatomy.REGIONS:
+        own = [truth.regions[name] for truth in truths if name in truth.regions]
+        if own:
+            corners = unit_boxes.to_corners(np.stack(own).astype(np.float64))
+            middles = np.stack([corners.mean(axis=0), np.median(corners, axis=0)])
+            candidates = np.concatenate([middles, corners])
+            suits = unit_boxes.iou(candidates, corners).mean(axis=1)
+            best[name] = unit_boxes.to_center_size(candidates[int(suits.argmax())]).astype(np.float32)
+    return anatomy.measure(truths, [best] * len(truths), Bootstrap(resamples=0))
+
+
+def identity(truths: Sequence[Truth]) -> Figures:
+    """Baseline of `region_classification`: the frequency of each finding in a region of that name."""
+    held = {name: [truth for truth in truths if name in truth.region_findings] for name in anatomy.REGIONS}
+    shares = {
+        name: [np.mean([key in truth.region_findings[name] for truth in films]) for key in FINDINGS]
+        for name, films in held.items()
+        if films
+    }
+    said = [
+        np.array([shares[name] for name in truth.region_findings], dtype=np.float32).reshape(-1, len(FINDINGS))
+        for truth in truths
+    ]
+    return {"auroc_pooled": regions.pooled(regions.judged_of(truths, said))}
+
+
+def _all_positive(truths: Sequence[Truth], labeler: Labeler) -> Figures:
+    """Baseline of `report`: every class on every film."""
+    everything = dict.fromkeys(labeler.classes, True)
+    return reports.efficacy(reports.labels_of(truths, [everything] * len(truths), labeler.classes))

@@ -4,5 +4,5 @@
 and `texts` each make the figures of their tasks, with what is chosen on other films before; `run` calls them.
 
 Texts: `clinical_efficacy` says which classes they find, by rules, by `chexbert` or by a file, and counts these;
-`text_metrics` compares words, by `bertscore` among others.
+`text_metrics` compares words.
 """

@@ -8,6 +8,9 @@ METEOR and BERTScore need files of their own, from the folder of `--metric-files
 CIDEr-D (Vedantam, Zitnick, Parikh 2015, arXiv 1411.5726) is our own: pycocoevalcap, which the published code uses, has
 had no release since 2020 and is 100 MB of Java programs; aac-metrics brings sentence-transformers. How many true texts
 hold an n-gram is counted in the texts that are measured.
+BERTScore (Zhang and others 2020, arXiv 1904.09675) is our own, too: bert-score has had no release since 2023 and fails
+with tokenizers of `transformers` 5 that have no longest text; torchmetrics 1.9 compares texts of different lengths with
+those of other pairs once it takes several at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from math import exp, log, sqrt
 from pathlib import Path
@@ -39,6 +43,9 @@ _SPREAD: Final = 6.0
 _INSTALL: Final = "run pip install -c constraints.txt '.[paper]'"
 FIGURES: Final = ("bleu_1", "bleu_4", "rouge_l", "meteor", "cider", "bertscore_f1")
 _ORDER: Final = 4
+_LAYER: Final = 17
+"""The layer of roberta-large that bert-score takes; of a smaller network the last one is taken."""
+_LONGEST_TEXT: Final = 512
 
 
 def words_of(text: str) -> list[str]:
@@ -150,9 +157,40 @@ def _meteor(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list
 
 
 def _bertscore(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
-    from models.lab.evaluation.published.bertscore import bertscore
+    """Return the F1 of each pair of texts by the model in a folder; 0 if one is empty.
 
-    return bertscore(folder, true, generated)
+    It is without weights of rarity and without rescaling.
+    """
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model = AutoModel.from_pretrained(folder, local_files_only=True).eval().to(device)
+    layer = min(_LAYER, model.config.num_hidden_layers)
+    # RoBERTa's words begin with a blank, the first one too. Its positions count from 2.
+    before = " " if model.config.model_type == "roberta" else ""
+    longest = min(_LONGEST_TEXT, model.config.max_position_embeddings - 2)
+
+    @lru_cache(maxsize=4096)
+    def vectors(text: str) -> torch.Tensor:
+        """Return the vectors of the tokens [token, dim], of length 1, with those of begin and end."""
+        ids = tokenizer(before + text.strip(), truncation=True, max_length=longest, return_tensors="pt").to(device)
+        with torch.inference_mode():
+            (hidden,) = model(**ids, output_hidden_states=True).hidden_states[layer]
+        return torch.nn.functional.normalize(hidden.float(), dim=-1)
+
+    def score(own: str, said: str) -> float:
+        if not (own.strip() and said.strip()):
+            return 0.0
+        # As in bert-score begin and end have no say, but a word may be like them.
+        cosines = vectors(said) @ vectors(own).T
+        precision, recall = cosines.amax(dim=1)[1:-1].mean(), cosines.amax(dim=0)[1:-1].mean()
+        return float(2 * precision * recall / (precision + recall))
+
+    return [score(*pair) for pair in zip(true, generated, strict=True)]
 
 
 SCORES: Final = {
