@@ -25,7 +25,6 @@ from models.decisions import PHANTOMS
 from models.errors import ModelError
 from models.lab.evaluation.cases import EvaluationCase, Truth
 from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer
-from models.lab.evaluation.request import Task
 from models.lab.tasks.labels import CHEXPERT
 from models.manifest import Manifest
 from models.progress import ProgressReport
@@ -64,8 +63,6 @@ class SiteFilm:
 
 class SiteFilms:
     """The films of a CSV, decoded when they are requested; skipped: films that a node does not read, by its reason."""
-
-    tasks: frozenset[Task] = frozenset()
 
     def __init__(self, films: Sequence[SiteFilm], manifest: Manifest, skipped: Mapping[str, int]) -> None:
         self._films, self.skipped = films, skipped

@@ -100,7 +100,7 @@ HOMES = {
     "itsdangerous": ("node/web/sign_in.py",),
     "jinja2": ("models/checkpoint/card.py", "node/web/"),
     "joserfc": ("node/web/single_sign_on.py",),
-    "matplotlib": ("models/lab/evaluation/plots.py",),
+    "matplotlib": ("models/lab/evaluation/pictures.py", "models/lab/evaluation/plots.py"),
     "nltk": ("models/lab/evaluation/published/text_metrics.py",),
     "onnx": ("export/", "examples/reader_onnx/"),
     "onnxruntime": (
@@ -124,8 +124,8 @@ HOMES = {
     "pydantic_core": ("models/documents.py",),
     "pysbd": ("models/lab/datasets/reports.py",),
     "rich": ("models/progress.py",),
-    "rouge_score": ("models/lab/evaluation/reports.py",),
-    "sacrebleu": ("models/lab/evaluation/published/text_metrics.py", "models/lab/evaluation/reports.py"),
+    "rouge_score": ("models/lab/evaluation/published/text_metrics.py",),
+    "sacrebleu": ("models/lab/evaluation/published/text_metrics.py",),
     "scipy": ("models/lab/losses/detection.py",),
     "sklearn": ("models/lab/evaluation/",),
     "sqlalchemy": (

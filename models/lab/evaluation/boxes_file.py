@@ -101,9 +101,9 @@ class FileFilms:
         seen = square(columns, rows, self._manifest.input)
         gray = shown(np.asarray(pixels, dtype=np.uint8), "voi" if "gray" in line else self._manifest.gray)
         edges = np.array(seen, dtype=np.float64)
-        return EvaluationCase(
-            name=path.stem, gray=gray, truth=_truth(line, edges), published=labels_of_line(line, edges)
-        )
+        truth = _truth(line, edges)
+        published = labels_of_line(line, edges, truth.regions)
+        return EvaluationCase(name=path.stem, gray=gray, truth=truth, published=published)
 
 
 def read_films(path: Path, manifest: Manifest, *, held_out: Patients | None = None) -> FileFilms:

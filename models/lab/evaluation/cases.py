@@ -92,10 +92,6 @@ class EvaluationCase:
 class CaseSource(Protocol):
     """A set of films; each is made or read when it is requested."""
 
-    @property
-    def tasks(self) -> frozenset[Task]:
-        """The tasks that the labels are sufficient for."""
-
     def __len__(self) -> int:
         """The number of films."""
 
@@ -106,7 +102,7 @@ class CaseSource(Protocol):
 class Phantoms:
     """Phantoms at the size of the network's input; their labels are complete."""
 
-    tasks = frozenset(TASKS)
+    tasks: frozenset[Task] = frozenset(TASKS)
 
     def __init__(self, made: PhantomSet, manifest: Manifest) -> None:
         self._seeds = made.seeds

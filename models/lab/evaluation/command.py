@@ -164,7 +164,7 @@ def _data(request: Request) -> PhantomSet | Path:
         raise ModelError(f"--data: {error}, or boxes:FILE.jsonl for the films of a file") from error
 
 
-def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> CaseSource:
+def _films(data: PhantomSet | Path, request: Request, manifest: Manifest) -> FileFilms | Phantoms:
     if isinstance(data, Path):
         held_out = None if request.held_out is None else read_held_out(request.held_out)
         return read_films(data, manifest, held_out=held_out)
@@ -214,7 +214,7 @@ def _without_labels(data: str, task: str, possible: Sequence[str]) -> str:
     return f"{data} has no labels for the task {task}; {suffice}"
 
 
-def _tasks(films: CaseSource, request: Request, manifest: Manifest) -> list[Task]:
+def _tasks(films: FileFilms | Phantoms, request: Request, manifest: Manifest) -> list[Task]:
     """Choose the tasks: those that were asked for, otherwise all that are possible."""
     known = films.tasks - (set() if manifest.views is not None else {"views"})
     possible = [task for task in TASKS if task in known]

@@ -83,11 +83,8 @@ class PlacedFilm:
 
     def side(self, box_score: float) -> Told | None:
         """Return the side on which all drawn boxes lie; None if there is no such side, or the film does not count."""
-        sides = self._sides(self.drawn(box_score))
-        if self.counted is None or len(sides) != 1 or None in sides:
-            return None
-        [side] = sides
-        return self._told(side, is_right=side in self._true_sides())
+        side = self._one_side(box_score)
+        return None if side is None else self._told(side, is_right=side in self._true_sides())
 
     def both(self, box_score: float) -> bool | None:
         """Return whether true boxes lie on both sides; None unless drawn boxes lie on both and the film counts."""
@@ -100,11 +97,10 @@ class PlacedFilm:
 
     def zone(self, box_score: float) -> Told | None:
         """Return the zone of one side with all drawn boxes; None if there is none, or the film does not count."""
-        drawn = self.drawn(box_score)
-        sides, zone = self._sides(drawn), self.zone_of(drawn) if len(drawn) else None
-        if self.counted is None or zone is None or len(sides) != 1 or None in sides:
+        side = self._one_side(box_score)
+        zone = None if side is None else self.zone_of(self.drawn(box_score))
+        if side is None or zone is None or self.counted is None:
             return None
-        [side] = sides
         there = {(own, self.zone_of(box[np.newaxis])) for box in self.counted for own in self._sides(box[np.newaxis])}
         return self._told(side, is_right=(side, zone) in there)
 
@@ -131,8 +127,13 @@ class PlacedFilm:
     def _true_sides(self) -> set[Side | None]:
         return set() if self.counted is None else {self.side_of(float(x), 0.0) for x, _, _, _ in self.counted}
 
-    def _told(self, side: Side | None, *, is_right: bool) -> Told:
-        return Told(patient=self.patient, number=0.0 if side is None else self.certainties[side], is_right=is_right)
+    def _one_side(self, box_score: float) -> Side | None:
+        """Return the side on which all drawn boxes lie, as `side`."""
+        sides = self._sides(self.drawn(box_score))
+        return next(iter(sides)) if self.counted is not None and len(sides) == 1 else None
+
+    def _told(self, side: Side, *, is_right: bool) -> Told:
+        return Told(patient=self.patient, number=self.certainties[side], is_right=is_right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,20 +30,6 @@ from models.lab.evaluation.thresholds import OPACITY
 from models.lab.phantoms import FINDINGS
 
 BoolArray = NDArray[np.bool_]
-_COUNTS: Final = (
-    "generated",
-    "withheld",
-    "by_rule",
-    "present",
-    "own_present",
-    "reported",
-    "own_reported",
-    "by_network",
-    "normal",
-    "present_on_normal",
-    "opacities",
-    "opacities_present",
-)
 _SHARES: Final = {
     "withheld_share": ("withheld", "generated"),
     "replaced_by_rule": ("by_rule", "withheld"),
@@ -154,19 +140,23 @@ def measure_sentences(
 ) -> dict[str, object]:
     """Compute the figures of checked readings."""
     counted = [counts_of(*film) for film in zip(readings, truths, strict=True)]
-    table = np.array([[film[name] for name in _COUNTS] for film in counted], dtype=np.int64)
+    table = np.array([list(film.values()) for film in counted], dtype=np.int64)
+
+    def counts(films: Indices) -> dict[str, int]:
+        return dict(zip(counted[0], table[films].sum(axis=0).tolist(), strict=True))
 
     def figures(films: Indices) -> Figures:
-        totals = dict(zip(_COUNTS, table[films].sum(axis=0).tolist(), strict=True))
+        totals = counts(films)
         return {
             name: totals[part] / totals[whole] if totals[whole] else None for name, (part, whole) in _SHARES.items()
         }
 
     patients = np.array([truth.patient or f"film {number}" for number, truth in enumerate(truths)])
     reasons = Counter(withheld.reason for reading in readings for withheld in reading.withheld)
+    everything = np.arange(len(readings))
     return {
-        **figures(np.arange(len(readings))),
-        **{name: int(count) for name, count in zip(_COUNTS, table.sum(axis=0), strict=True)},
+        **figures(everything),
+        **counts(everything),
         "per_reason": dict(sorted(reasons.items())),
         "deviations": bootstrap.deviations(figures, len(readings)),
         "intervals": bootstrap.intervals(figures, patients),

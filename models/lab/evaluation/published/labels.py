@@ -62,13 +62,8 @@ class PublishedLabels:
         return {name: np.stack(own) for name, own in found.items()}
 
 
-def labels_of_line(line: FilmLine, seen: NDArray[np.float64]) -> PublishedLabels:
-    """Read the labels of a line; seen: the edges of the square, in pixels of the film."""
-    regions = {
-        region: box
-        for box_line in line.get("boxes", [])
-        if (region := meaning_of(box_line)[0]) is not None and (box := in_square(box_line["xyxy"], seen)) is not None
-    }
+def labels_of_line(line: FilmLine, seen: NDArray[np.float64], regions: Mapping[str, FloatArray]) -> PublishedLabels:
+    """Read the labels of a line; seen: the edges of the square, in pixels of the film; regions: boxes in the square."""
     is_judged = _is_judged(line)
     return PublishedLabels(
         boxes=tuple(

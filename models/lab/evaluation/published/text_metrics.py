@@ -40,7 +40,6 @@ _Gram = tuple[str, ...]
 _LONGEST: Final = 4
 _SPREAD: Final = 6.0
 """The standard deviation of the penalty for another length, in bigrams."""
-_INSTALL: Final = "run pip install -c constraints.txt '.[paper]'"
 FIGURES: Final = ("bleu_1", "bleu_4", "rouge_l", "meteor", "cider", "bertscore_f1")
 _ORDER: Final = 4
 _LAYER: Final = 17
@@ -102,13 +101,12 @@ class NotComputed(Exception):
 
 
 class _Need(NamedTuple):
-    """A folder that a figure needs; score: computes it; holds: its content in words; install: how to get `packages`."""
+    """A folder that a figure needs, and a package; score: computes it; holds: the folder's content in words."""
 
     score: Callable[[Path, Sequence[str], Sequence[str]], list[float]]
     folder: str
     holds: str
-    packages: tuple[str, ...]
-    install: str
+    package: str
 
 
 def check_folder(files: Path) -> None:
@@ -121,8 +119,8 @@ def check_folder(files: Path) -> None:
 def scores_by_files(name: str, files: Path | None, true: Sequence[str], generated: Sequence[str]) -> list[float]:
     """Compute a figure of `SCORES` for each text. Raises NotComputed."""
     need = SCORES[name]
-    if missing := [package for package in need.packages if find_spec(package) is None]:
-        raise NotComputed(f"{' and '.join(missing)} not installed; {need.install}")
+    if find_spec(need.package) is None:
+        raise NotComputed(f"{need.package} not installed; run pip install -c constraints.txt '.[paper]'")
     if files is None:
         raise NotComputed(f"needs {need.holds}; give it as DIR/{need.folder}, with --metric-files DIR")
     if not (files / need.folder).is_dir():
@@ -131,7 +129,7 @@ def scores_by_files(name: str, files: Path | None, true: Sequence[str], generate
         return need.score(files / need.folder, true, generated)
     except Exception as error:  # a boundary: other people's packages and files; hours of reading films must not be lost
         cause = " ".join(str(error).split())[:200]
-        raise NotComputed(f"{need.packages[0]} failed on {need.folder} ({type(error).__name__}: {cause})") from error
+        raise NotComputed(f"{need.package} failed on {need.folder} ({type(error).__name__}: {cause})") from error
 
 
 def _meteor(folder: Path, true: Sequence[str], generated: Sequence[str]) -> list[float]:
@@ -194,10 +192,8 @@ def _bertscore(folder: Path, true: Sequence[str], generated: Sequence[str]) -> l
 
 
 SCORES: Final = {
-    "meteor": _Need(_meteor, "nltk/corpora/wordnet", "NLTK's wordnet.zip, unpacked", ("nltk",), _INSTALL),
-    "bertscore_f1": _Need(
-        _bertscore, "bertscore", "roberta-large in the form of transformers", ("transformers",), _INSTALL
-    ),
+    "meteor": _Need(_meteor, "nltk/corpora/wordnet", "NLTK's wordnet.zip, unpacked", "nltk"),
+    "bertscore_f1": _Need(_bertscore, "bertscore", "roberta-large in the form of transformers", "transformers"),
 }
 
 
