@@ -14,7 +14,8 @@ import pytest
 from models.checkpoint.card import section
 from models.checkpoint.files import CARD, verify
 from models.decisions import ThresholdChange
-from models.lab.evaluation.card import main, read_evaluation
+from models.lab.evaluation.card import main
+from models.lab.evaluation.document import read_evaluation
 from models.lab.evaluation.request import SHARES
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
@@ -41,19 +42,18 @@ def test_the_shipped_card_is_short() -> None:
 def test_the_shipped_card_shows_the_evaluations_beside_it() -> None:
     """All figures, places too, byte for byte as the template writes them."""
     shown = (VOCABULARIES.parent / CARD).read_text(encoding="utf-8")
-    measured = [read_evaluation(path) for path in sorted((VOCABULARIES.parent / "card").glob("*.json"))]
+    measured = sorted((VOCABULARIES.parent / "card").glob("*.json"))
 
     assert len(measured) == 4
-    for evaluation in measured:
-        number = evaluation.path.name[0]
+    for path in measured:
         written = section(
             "films",
-            document=evaluation.document,
+            document=read_evaluation(path),
             shares=SHARES,
-            pictures=re.findall(rf"!\[(.+)\]\((card/{number}-.+)\)", shown),
-            figures=f"card/{evaluation.path.name}",
+            pictures=re.findall(rf"!\[(.+)\]\((card/{path.name[0]}-.+)\)", shown),
+            figures=f"card/{path.name}",
         )
-        assert written in shown, evaluation.path.name
+        assert written in shown, path.name
 
 
 def evaluation(folder: Path, directory: Path, **changes: object) -> Path:

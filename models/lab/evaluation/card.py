@@ -12,7 +12,6 @@ the command is run again. Exit 0: done; 1: a file could not be written; 2: wrong
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from models.checkpoint.files import CARD, file_sha256
 from models.command import command_parser, exit_status, run
 from models.decisions import PHANTOMS
 from models.errors import ModelError
-from models.lab.evaluation.document import inner
+from models.lab.evaluation.document import inner, read_evaluation
 from models.lab.evaluation.request import SHARES
 from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 
@@ -50,11 +49,6 @@ class Evaluation:
     document: Mapping[str, object]
 
     @property
-    def weights_sha256(self) -> object:
-        """The hash of the weights that were evaluated."""
-        return inner(self.document, "model").get("weights_sha256")
-
-    @property
     def tasks(self) -> Mapping[str, object]:
         """The figures by task."""
         return inner(self.document, "tasks")
@@ -76,21 +70,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _fill(options: argparse.Namespace) -> int:
-    evaluations = [read_evaluation(path) for path in options.evaluations]
+    evaluations = [Evaluation(path=path, document=read_evaluation(path)) for path in options.evaluations]
     fill_card(options.model, evaluations)
     print(f"{options.model / CARD}: {len(evaluations)} evaluations")
     return 0
-
-
-def read_evaluation(path: Path) -> Evaluation:
-    """Read the output of `models.evaluate`. Raises ModelError if it is something else."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read ({error}); name evaluation.json of an --out folder") from error
-    if not isinstance(document, dict) or not {"data", "count", "tasks", "model"} <= document.keys():
-        raise ModelError(f"{path} is not an evaluation; name evaluation.json of an --out folder")
-    return Evaluation(path=path, document=document)
 
 
 def fill_card(directory: Path, evaluations: Sequence[Evaluation]) -> None:
@@ -103,7 +86,8 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation]) -> None:
         raise ModelError("matplotlib is missing; run pip install -c constraints.txt '.[evaluate]'")
     manifest = read_manifest(directory)
     for evaluation in evaluations:
-        if evaluation.weights_sha256 != manifest.files.get(WEIGHTS) or "analysis" in evaluation.document:
+        measured_weights = inner(evaluation.document, "model").get("weights_sha256")
+        if measured_weights != manifest.files.get(WEIGHTS) or "analysis" in evaluation.document:
             raise ModelError(
                 f"{evaluation.path} did not measure the model in {directory} as it is; leave it out, or run "
                 "models.evaluate again"
@@ -155,27 +139,21 @@ def _figures(directory: Path, evaluation: Evaluation, *, number: int) -> str:
 
 def _plots(directory: Path, evaluation: Evaluation, task: str, *, number: int) -> Iterator[tuple[str, str]]:
     """Draw the plots of a task; yields the name of each, and its path."""
-    for name, drawing in _drawn(task, inner(evaluation.tasks, task)):
-        path = f"{FOLDER}/{number}-{name}.svg"
-        (directory / path).write_text(drawing, encoding="utf-8")
-        yield name.replace("_", " "), path
-
-
-def _drawn(task: str, made: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Draw the plots of a task."""
     from models.lab.evaluation import plots
 
+    made, drawn = inner(evaluation.tasks, task), dict[str, str]()
     if task in _PLOTS:
         table, title, reference, beside = _PLOTS[task]
         marks = _numbers(inner(inner(inner(made, "references"), reference), beside)) if reference else None
-        yield task, plots.bars(title, _numbers(inner(made, table)), references=marks)
+        drawn[task] = plots.bars(title, _numbers(inner(made, table)), references=marks)
     points = made.get("reliability")
     if isinstance(points, list) and points:
         line = [(float(point[0]), float(point[1])) for point in points]
-        yield (
-            f"{task}-reliability",
-            plots.curve("Probabilities and frequencies", line, across="probability", up="frequency"),
-        )
+        drawn[f"{task}-reliability"] = plots.reliability(line)
+    for name, drawing in drawn.items():
+        path = f"{FOLDER}/{number}-{name}.svg"
+        (directory / path).write_text(drawing, encoding="utf-8")
+        yield name.replace("_", " "), path
 
 
 def _pictures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterator[tuple[str, str]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from models.checkpoint.card import bounded, section, shown
+from models.errors import ModelError
 
 Table = tuple[list[str], list[list[str]]]
 """The cells of its head, and those of its rows."""
@@ -20,6 +23,17 @@ def rounded(value: object) -> object:
     if isinstance(value, list | tuple):
         return [rounded(inner) for inner in value]
     return round(value, DIGITS) if isinstance(value, float) else value
+
+
+def read_evaluation(path: Path) -> Mapping[str, object]:
+    """Read the document that `models.evaluate` wrote. Raises ModelError if it is something else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read as an evaluation ({error}); name what --out wrote") from error
+    if not isinstance(document, dict) or not {"data", "count", "tasks", "model"} <= document.keys():
+        raise ModelError(f"{path} is no evaluation; name what models.evaluate --out wrote")
+    return document
 
 
 def markdown(document: Mapping[str, object]) -> str:

@@ -11,7 +11,6 @@ Exit 0: done; 1: a file could not be written; 2: wrong input.
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from typing import Final, Literal
 from models.command import command_parser, exit_status, run
 from models.documents import from_file, read_toml
 from models.errors import ModelError
-from models.lab.evaluation.document import inner
+from models.lab.evaluation.document import inner, read_evaluation
 from models.lab.evaluation.request import CHOOSING, PUBLISHED_TASKS
 
 PAGE: Final = "paper.md"
@@ -208,7 +207,7 @@ def read_models(results: Sequence[Path], paper: Paper) -> tuple[list[Model], lis
     found: dict[tuple[str, str, str], list[tuple[Path, Mapping[str, object]]]] = {}
     remarks = []
     for path in (result / EVALUATION if result.is_dir() else result for result in results):
-        document = _read(path)
+        document = read_evaluation(path)
         found.setdefault(_identity(document), []).append((path, document))
         if others := sorted(inner(document, "tasks").keys() - set(PUBLISHED_TASKS)):
             remarks.append(f"{path} measures {', '.join(others)}, which are no tasks of the paper")
@@ -235,16 +234,6 @@ def _by_task(evaluations: Sequence[tuple[Path, Mapping[str, object]]], paper: Pa
 def _data(document: Mapping[str, object]) -> Path:
     """Return the file of films that was measured."""
     return Path(str(document.get("data")).removeprefix("boxes:"))
-
-
-def _read(path: Path) -> Mapping[str, object]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read as an evaluation ({error}); name what --out wrote") from error
-    if not isinstance(document, dict) or not isinstance(document.get("tasks"), dict):
-        raise ModelError(f"{path} is no evaluation; name what models.evaluate --out wrote")
-    return document
 
 
 def _identity(document: Mapping[str, object]) -> tuple[str, str, str]:

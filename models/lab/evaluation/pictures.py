@@ -24,6 +24,7 @@ from models.reading.preprocess import square
 _TRUE, _SAID = "#3cc85a", "#ff8c00"
 _COLUMNS, _SIDE = 4, 3.2
 """The films in a row, and the side of one in inches."""
+_MARGIN: Final = 0.01
 _LEGEND: Final = "green: true, orange: the model"
 
 
@@ -108,5 +109,5 @@ def _frame(axes: Axes, box: FloatArray, color: str, name: str) -> None:
     left, top, right, bottom = unit_boxes.to_corners(box).tolist()
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=color))
     # What is true is named at the top of its box, what is said at the bottom, so that both can be read.
-    at, side = (top, "top") if color == _TRUE else (bottom, "bottom")
-    axes.text(left, at, name.replace("_", " "), color=color, fontsize=6, verticalalignment=side, clip_on=True)
+    at, side = (top + _MARGIN, "top") if color == _TRUE else (bottom - _MARGIN, "bottom")
+    axes.text(left + _MARGIN, at, name.replace("_", " "), color=color, fontsize=6, verticalalignment=side, clip_on=True)

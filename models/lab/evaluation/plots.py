@@ -41,12 +41,12 @@ def bars(title: str, values: Values, *, references: Values | None = None) -> str
     return svg.getvalue()
 
 
-def curve(title: str, points: Sequence[tuple[float, float]], *, across: str, up: str) -> str:
-    """Draw points of the unit square, connected from left to right, over the diagonal."""
-    with _chart(title, width=3.6, height=3.6) as (axes, svg):
+def reliability(points: Sequence[tuple[float, float]]) -> str:
+    """Draw frequencies over probabilities, connected from left to right, over the diagonal."""
+    with _chart("Probabilities and frequencies", width=3.6, height=3.6) as (axes, svg):
         axes.plot([0, 1], [0, 1], color=REFERENCE_COLOR)
         axes.plot(*zip(*points, strict=True), "o-", color=VALUE_COLOR, clip_on=False, zorder=3)
-        axes.set(ylim=(0, 1), xlabel=across, ylabel=up, aspect="equal")
+        axes.set(ylim=(0, 1), xlabel="probability", ylabel="frequency", aspect="equal")
     return svg.getvalue()
 
 
