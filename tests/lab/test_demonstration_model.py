@@ -107,7 +107,7 @@ def test_what_a_radiologist_saw_is_found_on_films_of_people() -> None:
 def test_a_finding_on_both_sides_gets_a_box_on_each() -> None:
     """In chex-phantom 3.3 the three boxes of a prompt were the same, and of all figures only the mAP showed it."""
     questions = read_questions(REPOSITORY / "node" / "read" / "prompt_sets" / "chexpert14.toml")
-    model = open_model(MODEL, engine="torch", questions=questions, trusted="phantoms", threads=1)
+    model = open_model(MODEL, engine="torch", questions=questions, trusted="phantoms")
     films = Phantoms(PhantomSet(first=2_900_000, count=60), model.manifest)
     found = []
     for film in map(films.load, range(len(films))):

@@ -16,19 +16,22 @@ import torch
 from sklearn.metrics import precision_recall_fscore_support
 from transformers import BertConfig, BertModel, BertTokenizer
 
+from language.labels import RuleLabeler
 from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.published.chexbert import ChexbertLabeler
 from models.lab.evaluation.published.clinical_efficacy import (
     FIVE,
     Marks,
+    Told,
     counts_of,
     efficacy_of,
-    marks_or_nothing,
+    mark,
 )
 from models.lab.evaluation.published.text_metrics import FIGURES, check_folder, cider, likeness_of, words_of
 from models.lab.evaluation.statistics import Figures
 from models.lab.tasks.labels import CHEXPERT
+from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
 from tests.lab import datasets
 from tests.paths import FIXTURES
@@ -77,7 +80,9 @@ def test_uncertain_counts_in_five_plus_alone() -> None:
 
 
 def test_an_empty_text_finds_nothing() -> None:
-    assert marks_or_nothing([" ", "Edema."], [{}, EDEMA]) == [NORMAL, EDEMA]
+    marked = mark(RuleLabeler(), "report_mimic", [("film", Told((" ",), ("Edema.",)))], quiet)
+
+    assert (marked.true, marked.generated) == ([NORMAL], [EDEMA])
 
 
 @pytest.mark.parametrize("name", ["14", "5", "5_plus"])

@@ -287,7 +287,6 @@ def open_model(
     *,
     engine: str,
     questions: PromptSet,
-    threads: int = 0,
     trusted: Trusted = "real",
 ) -> EvaluatedModel:
     """Open a model directory. Raises ModelError as `opening.open_engine`, and if the prompt set lacks a finding.
@@ -298,7 +297,7 @@ def open_model(
     if missing := [key for key in FINDINGS if key not in judged]:
         raise ModelError(f"the prompt set {questions.name} does not ask for {', '.join(missing)}; use one that does")
     manifest = read_manifest(directory)
-    opened = open_first(directory, engine=engine, threads=threads).engine
+    opened = open_first(directory, engine=engine).engine
     model = EvaluatedModel(directory, manifest, opened, questions, trusted)
     model.reader.check(questions.prompts)
     return model

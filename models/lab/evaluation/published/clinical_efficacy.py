@@ -67,11 +67,6 @@ def counts_of(films: Sequence[int], true: Sequence[Marks], generated: Sequence[M
     return counts
 
 
-def marks_or_nothing(texts: Sequence[str], marks: Sequence[Marks]) -> list[Marks]:
-    """Return the marks of texts; an empty one finds nothing."""
-    return [own if text.strip() else {NO_FINDING: "positive"} for text, own in zip(texts, marks, strict=True)]
-
-
 def efficacy_of(counts: Mapping[str, Counts], films: Indices) -> Figures:
     """Return all figures of these films, by name, such as `ce_14_micro_f1`; None if a figure has no value."""
     made: dict[str, float | None] = {}
@@ -125,11 +120,11 @@ class Marked:
 
 
 def mark(labeler: Labeler, task: PublishedTask, films: Sequence[tuple[str, Told]], report: ProgressReport) -> Marked:
-    """Mark the texts of films by what they say, each text once."""
+    """Mark the texts of films by what they say, each text once; an empty one finds nothing."""
     texts = list(dict.fromkeys(text for _, told in films for text in (*told.true, *told.generated)))
-    found = {}
+    found = dict[str, Marks]()
     for number, text in enumerate(texts, 1):
-        found[text] = labeler.label(text)
+        found[text] = labeler.label(text) if text.strip() else {NO_FINDING: "positive"}
         report(f"labeling, {task}", number, len(texts))
     return Marked(
         labeler=labeler.name,

@@ -18,7 +18,7 @@ from torch import Tensor
 from models.contract import PromptKind, ReaderPrompt
 from models.lab.evaluation.published.analysis import PUBLISHED, Analysis
 from models.lab.evaluation.published.classification import features_of, regions_asked
-from models.lab.evaluation.published.clinical_efficacy import Marked, Told, counts_of, efficacy_of, marks_or_nothing
+from models.lab.evaluation.published.clinical_efficacy import Marked, Told, counts_of, efficacy_of
 from models.lab.evaluation.published.labels import PublishedLabels
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.published.text_metrics import likeness_of
@@ -124,8 +124,8 @@ def measure(
     true, generated = ([text for film in films for text in film[side]] for side in (0, 1))
     counts = counts_of(
         [number for number, film in enumerate(films) for _ in film.true],
-        marks_or_nothing(true, marked.true),
-        marks_or_nothing(generated, marked.generated),
+        marked.true,
+        marked.generated,
     )
     likeness = likeness_of(true, generated, metric_files)
 
