@@ -1,4 +1,4 @@
-"""Checks of the numbers in a manifest or a run file; each raises ValueError that names the number and its bound."""
+"""Checks of the numbers in a manifest; each raises ValueError that names the number and its bound."""
 
 from __future__ import annotations
 
@@ -48,15 +48,3 @@ def require_unit(values: object, *names: str) -> None:
     for name in names:
         if not 0 <= getattr(values, name) <= 1:
             raise ValueError(f"{name} ({getattr(values, name)}) must lie in 0..1")
-
-
-def require(values: object, *, above_zero: str = "", not_negative: str = "", share: str = "") -> None:
-    """Check the ranges of numbers; names are separated by spaces. Raises ValueError that lists all mistakes.
-
-    share: numbers that must lie in 0..1
-    """
-    wrong = [f"{name} must be above 0" for name in above_zero.split() if not 0 < getattr(values, name) < math.inf]
-    wrong += [f"{name} must not be negative" for name in not_negative.split() if getattr(values, name) < 0]
-    wrong += [f"{name} must lie in 0..1" for name in share.split() if not 0 <= getattr(values, name) <= 1]
-    if wrong:
-        raise ValueError("; ".join(wrong))

@@ -175,7 +175,7 @@ def _adapter(kind: type[_T]) -> TypeAdapter[_T]:
 
 def _told(mistake: ErrorDetails, kind: type, removed: Mapping[str, str]) -> Iterator[str]:
     """Return pydantic's errors in plain words with remedies; list items are counted from 1."""
-    value, place = mistake["input"], mistake["loc"]
+    value, place = mistake["input"], [part for part in mistake["loc"] if part != "[key]"]
     key = "".join(f"[{part + 1}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     match mistake["type"]:
         case "value_error":  # a dataclass refused itself, and says which fields it means

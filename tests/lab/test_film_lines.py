@@ -22,7 +22,7 @@ from models.lab.training.films import read_films as read_for_training
 from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of, remarks_on, shares_of
 from models.lab.training.loop import train_by
 from models.lab.training.runfile import FilmSource, read_run
-from models.lab.training.stages import MinedLabels, Stage
+from models.lab.training.stages import MinedLabels, Objective, Stage
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
@@ -312,7 +312,7 @@ READ: Line = {"present": {"edema": True, "fracture": True}}
 """A film that somebody read: nothing of it was mined."""
 
 
-def stage(mined: MinedLabels, *, losses: tuple[str, ...] = ("presence", "box")) -> Stage:
+def stage(mined: MinedLabels, *, losses: tuple[Objective, ...] = ("presence", "box")) -> Stage:
     return Stage(
         name="joint",
         train=("detector",),

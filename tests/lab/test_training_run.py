@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import Event
@@ -34,7 +34,7 @@ from models.lab.training.catalog import catalog_of
 from models.lab.training.loop import CHECKPOINT, load_checkpoint, train, train_by
 from models.lab.training.model_writer import write_model
 from models.lab.training.runfile import FilmSource, Run, read_run
-from models.lab.training.stages import Augmentation, Drawing, Noise
+from models.lab.training.stages import Augmentation, Drawing, Noise, Objective
 from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import build_model
 from models.manifest import read_manifest
@@ -271,7 +271,7 @@ def test_loaders_give_the_batches_of_their_places_and_end_with_them(stage_films:
 
 DIFFERENT = 4
 # Each is a mean over films, and compares a film with no other; neither draws anything once all classes are asked for.
-LOSSES = {"patho-cls": 1.0, "presence": 2.0}
+LOSSES: Mapping[Objective, float] = {"patho-cls": 1.0, "presence": 2.0}
 
 
 def run_of(folder: Path, *, batch: int, accumulation: int, processes: int) -> Run:

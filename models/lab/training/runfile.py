@@ -1,4 +1,4 @@
-"""The run file: every setting that decides the result of a run. The dataclasses refuse invalid values.
+"""The run file: every setting that decides the result of a run.
 
 `Run` is that of a whole training, `ViewRun` that of a view head alone.
 
@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from models.bounds import require
 from models.documents import from_file, read_toml
 from models.errors import ModelError
-from models.lab.training.stages import Augmentation, Stage
+from models.lab.training.stages import Augmentation, Count, NotNegative, Positive, PositiveCount, Share, Stage
 from models.manifest import Ages, NetworkSizes, ViewSizes
 
 PROGRAM: Final = 3
@@ -52,13 +51,10 @@ class FilmSource:
     """
 
     file: str
-    repeat: int = 1
-    most: int = 0
+    repeat: PositiveCount = 1
+    most: Count = 0
     balanced: bool = False
     held_out: str = ""
-
-    def __post_init__(self) -> None:
-        require(self, above_zero="repeat", not_negative="most")
 
     def times(self, *, own: int, most: int) -> int:
         """Return how often an epoch uses each film; own, most: number of films here, and in the largest source."""
@@ -77,16 +73,15 @@ class Data:
     """
 
     classes: tuple[ClassSet, ...] = ("chexpert",)
-    phantoms: int = 0
-    first_seed: int = 0
+    phantoms: Count = 0
+    first_seed: Count = 0
     films: tuple[FilmSource, ...] = ()
-    side: int = 224
+    side: PositiveCount = 224
     jpeg: bool = True
     store: str = ""
     words: Literal["seen", "full", "start"] = "seen"
 
     def __post_init__(self) -> None:
-        require(self, not_negative="phantoms first_seed", above_zero="side")
         if not self.phantoms and not self.films:
             raise ValueError("phantoms and films: give at least one of them")
         if self.first_seed + self.phantoms > 1_000_000:
@@ -103,16 +98,15 @@ class Machine:
     """
 
     device: Literal["cpu", "cuda"] = "cpu"
-    processes: int = 1
-    threads: int = 1
-    renderers: int = 1
-    loaders: int = 0
-    checkpoint: int = 500
-    log: int = 50
+    processes: PositiveCount = 1
+    threads: PositiveCount = 1
+    renderers: PositiveCount = 1
+    loaders: Count = 0
+    checkpoint: PositiveCount = 500
+    log: PositiveCount = 50
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
-        require(self, above_zero="processes threads renderers checkpoint log", not_negative="loaders")
         if self.device == "cuda" and self.processes > 1:
             raise ValueError("processes must be 1 with device cuda")
         if self.loaders and self.processes > 1:
@@ -134,7 +128,7 @@ class Run:
     output: str
     seed: int
     start: str = ""
-    start_share: float = 0.0
+    start_share: Share = 0.0
     model: Model
     network: NetworkSizes
     data: Data
@@ -161,7 +155,6 @@ class Run:
                 )
         if self.network.views is not None:
             raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
-        require(self, share="start_share")
         if self.start_share and not self.start:
             raise ValueError("start_share needs start, the model whose weights are averaged with the trained ones")
         if self.start and self.data.words == "seen":
@@ -220,12 +213,11 @@ def _extended_stages(
 class ViewData:
     """The training data of the head: real frontal films; of each phantom a frontal, a lateral and a non-chest film."""
 
-    phantoms: int
-    first_seed: int = 0
+    phantoms: PositiveCount
+    first_seed: Count = 0
     films: tuple[FilmSource, ...] = ()
 
     def __post_init__(self) -> None:
-        require(self, above_zero="phantoms", not_negative="first_seed")
         if self.first_seed + self.phantoms > 1_000_000:
             raise ValueError("first_seed + phantoms must not exceed 1000000: later seeds are reserved for tests")
 
@@ -234,13 +226,10 @@ class ViewData:
 class ViewTraining:
     """How the head learns. Weight decay is decoupled (AdamW); the learning rate falls to 0 along a cosine."""
 
-    steps: int
-    batch: int
-    learning_rate: float
-    weight_decay: float = 0.01
-
-    def __post_init__(self) -> None:
-        require(self, above_zero="steps batch learning_rate", not_negative="weight_decay")
+    steps: PositiveCount
+    batch: PositiveCount
+    learning_rate: Positive
+    weight_decay: NotNegative = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,10 +246,9 @@ class ViewRun:
     training: ViewTraining
     augmentation: Augmentation = field(default_factory=Augmentation)
     device: Literal["cpu", "cuda"] = "cpu"
-    threads: int = 1
+    threads: PositiveCount = 1
 
     def __post_init__(self) -> None:
-        require(self, above_zero="threads")
         if self.augmentation.flip:
             raise ValueError("augmentation.flip must be 0: the head learns what is mirrored")
 
