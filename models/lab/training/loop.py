@@ -109,7 +109,6 @@ def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport 
         model.heads.load_state_dict(begun["heads"])
         progress = Progress(**begun["progress"])
     first = progress.stage
-    log = Log(run, after=(first, progress.step)) if is_first() else None
     for number in range(first, len(run.stages)):
         trainer = open_trainer(run, number=number, catalog=catalog, film_store=film_store, model=model)
         if begun is not None and number == first:
@@ -117,9 +116,9 @@ def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport 
             trainer.scaler.load_state_dict(dict(begun["scaler"]))
         else:
             sums = torch.zeros(len(trainer.stage.losses) + 1)
-            progress = Progress(stage=number, seconds=progress.seconds, sums=sums)
+            progress = Progress(stage=number, seconds=progress.seconds, sums=sums, rows=progress.rows)
             set_box_tokens(model.network, trainer.stage, catalog=catalog, vocabulary=model.vocabulary)
-        if not _train_stage(trainer, progress, log, stopped=stopped, report=report):
+        if not _train_stage(trainer, progress, stopped=stopped, report=report):
             return None
     return model
 
@@ -129,13 +128,17 @@ def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport 
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """The position of a run; sums: sums of losses and gradient norms over the `counted` steps since the last row."""
+    """The position of a run.
+
+    sums: sums of losses and gradient norms over the `counted` steps since the last row; rows: those of its log so far
+    """
 
     stage: int = 0
     step: int = 0
     seconds: float = 0.0
     sums: Tensor = field(default_factory=lambda: torch.zeros(0))
     counted: int = 0
+    rows: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,9 +204,7 @@ def open_trainer(
     )
 
 
-def _train_stage(
-    trainer: StageTrainer, progress: Progress, log: Log | None, *, stopped: Stopped, report: ProgressReport
-) -> bool:
+def _train_stage(trainer: StageTrainer, progress: Progress, *, stopped: Stopped, report: ProgressReport) -> bool:
     """Train one stage from the current position to its end. Returns False if the run was stopped."""
     machine, name = trainer.run.machine, f"stage {trainer.stage.name}"
     began, first, before = time.monotonic(), progress.step, progress.seconds
@@ -218,9 +219,10 @@ def _train_stage(
             progress.seconds = before + time.monotonic() - began
             is_last = progress.step == trainer.steps
             if progress.step % machine.log == 0 or is_last:
-                if log is not None:
-                    pictures = (progress.step - first) * trainer.stage.batch * trainer.stage.accumulation
-                    log.add(_row(trainer, progress, speed=pictures / (progress.seconds - before)))
+                pictures = (progress.step - first) * trainer.stage.batch * trainer.stage.accumulation
+                progress.rows.append(_row(trainer, progress, speed=pictures / (progress.seconds - before)))
+                if is_first():
+                    _write_log(trainer.run, progress.rows)
                 progress.sums, progress.counted = torch.zeros_like(progress.sums), 0
             if progress.step == first + machine.log and not is_last:
                 seconds = (progress.seconds - before) / machine.log
@@ -343,34 +345,19 @@ def load_checkpoint(folder: Path, *, fingerprint: str) -> Checkpoint | None:
     return checkpoint
 
 
-class Log:
-    """The table of a run, as CSV.
-
-    Rows after the position from which a run continues are dropped, so that every step is in the table once.
-    """
-
-    def __init__(self, run: Run, *, after: tuple[int, int]) -> None:
-        """Continue after a position (stage, step)."""
-        self._path = Path(run.output) / TABLE
-        self._columns = [*_COLUMNS, *dict.fromkeys(name for stage in run.stages for name in stage.losses)]
-        rows = _rows_until(self._path, [stage.name for stage in run.stages], after)
-        with self._path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(rows)
-
-    def add(self, row: Mapping[str, float | str]) -> None:
-        """Write one row."""
-        rounded = {key: value if isinstance(value, str) else f"{value:.6g}" for key, value in row.items()}
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            csv.DictWriter(file, self._columns).writerow(rounded)
+def _write_log(run: Run, rows: Sequence[Mapping[str, str]]) -> None:
+    """Write the table of a run as CSV: as a checkpoint has its rows, every step is in it once, also after a kill."""
+    columns = [*_COLUMNS, *dict.fromkeys(name for stage in run.stages for name in stage.losses)]
+    with (Path(run.output) / TABLE).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
-def _row(trainer: StageTrainer, progress: Progress, *, speed: float) -> dict[str, float | str]:
+def _row(trainer: StageTrainer, progress: Progress, *, speed: float) -> dict[str, str]:
     means = (progress.sums / progress.counted).tolist()
     losses = dict(zip(trainer.stage.losses, means, strict=False))
-    return {
-        "stage": trainer.stage.name,
+    numbers = {
         "step": progress.step,
         "seconds": progress.seconds,
         "pictures_per_second": speed,
@@ -379,15 +366,7 @@ def _row(trainer: StageTrainer, progress: Progress, *, speed: float) -> dict[str
         "total": sum(losses[name] * weight for name, weight in trainer.stage.losses.items()),
         **losses,
     }
-
-
-def _rows_until(path: Path, stages: Sequence[str], position: tuple[int, int]) -> list[dict[str, str]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        # A row that was interrupted by a kill is incomplete.
-        rows = [row for row in csv.DictReader(file) if None not in row.values() and row["stage"] in stages]
-    return [row for row in rows if (stages.index(row["stage"]), int(row["step"])) <= position]
+    return {"stage": trainer.stage.name} | {key: f"{number:.6g}" for key, number in numbers.items()}
 
 
 # Several processes.
