@@ -24,6 +24,7 @@ UNREAD: Final = 141
 """The exit code that a shell expects of a program whose reader has gone: 128 and the number of SIGPIPE."""
 _EXTRAS: Final = {
     **dict.fromkeys(("matplotlib", "pycocotools", "rouge_score", "sacrebleu", "sklearn"), "evaluate"),
+    **dict.fromkeys(("ensemble_boxes", "pysbd"), "paper"),
     "scipy": "train",
 }
 """The extra of each package that some commands need and a node does not."""

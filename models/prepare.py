@@ -69,17 +69,21 @@ def _prepare(options: argparse.Namespace, stop: Event) -> int:
 
 
 def _listing(options: argparse.Namespace) -> Listing[Any]:
-    from models.lab.datasets import imagenome, mimic, mscxr, nih, readings, vindr
+    from models.lab.datasets import nih, readings
+
+    match options.data_set:
+        case "nih":
+            return nih.listing(options.source)
+        case "readings":
+            return readings.listing(options.source)
+    # These need packages of the extra `paper`.
+    from models.lab.datasets import imagenome, mimic, mscxr, vindr
 
     match options.data_set:
         case "mimic":
             return mimic.listing(options.source, options.reports or options.source)
         case "vindr":
             return vindr.listing(options.source)
-        case "nih":
-            return nih.listing(options.source)
-        case "readings":
-            return readings.listing(options.source)
         case "imagenome":
             return imagenome.listing(options.source, _prepared(options))
     return mscxr.listing(options.source, _prepared(options))

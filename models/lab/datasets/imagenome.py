@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypedDict, cast
 from models.errors import ModelError
 from models.lab.datasets.mimic import SPLITS, Place, line_at, places_of
 from models.lab.datasets.preparation import Listing, Made, Published
-from models.lab.datasets.reports import check_library, clean
+from models.lab.datasets.reports import clean
 from models.lab.datasets.tables import rows_of
 from models.lab.film_lines import FilmLine, SentenceLine
 from models.lab.tasks.labels import CIG, REGIONS
@@ -82,7 +82,6 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
     mimic: the folder of MIMIC-CXR's lines
     Raises ModelError that names file, line and column of what is missing or wrong.
     """
-    check_library()
     scenes = source / "silver_dataset" / "scene_graph"
     if not scenes.is_dir():
         raise ModelError(f"{scenes} is missing; unpack scene_graph.zip in {scenes.parent}")

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, cast
 from language.labels import NO_FINDING, RuleLabeler, says
 from models.errors import ModelError
 from models.lab.datasets.preparation import Listing, Made, Published, picture_size, relative
-from models.lab.datasets.reports import check_library, sentences_of
+from models.lab.datasets.reports import sentences_of
 from models.lab.datasets.tables import Row, first_of, rows_of
 from models.lab.film_lines import AS_STORED, FilmLine, SentenceLine
 from models.lab.tasks.labels import CHEXPERT, CHEXPERT_COLUMNS
@@ -90,7 +90,6 @@ def listing(source: Path, reports: Path) -> Listing[_Film]:
     reports: the folder that has files/p10/p10000032/s50414267.txt
     Raises ModelError that names file, line and column of what is missing or wrong.
     """
-    check_library()
     if not (reports / "files").is_dir():
         raise ModelError(f"{reports / 'files'} is missing; name the folder of the reports by --reports, unpacked")
     counts = Counter[str]()

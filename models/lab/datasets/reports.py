@@ -11,12 +11,9 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict, cast
+from typing import Final, Literal, TypedDict, cast
 
-from models.errors import ModelError
-
-if TYPE_CHECKING:
-    from pysbd import Segmenter
+from pysbd import Segmenter
 
 Section = Literal["findings", "impression"]
 
@@ -34,14 +31,6 @@ class _Words(TypedDict):
     words: dict[str, list[str]]
     views: dict[str, list[str]]
     misspelled: dict[str, list[str]]
-
-
-def check_library() -> None:
-    """Raise ModelError if the library is missing, before hours of work."""
-    try:
-        import pysbd  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModelError("pysbd is missing; run pip install -c constraints.txt '.[paper]'") from error
 
 
 def sections_of(report: str) -> dict[Section, str]:
@@ -99,9 +88,6 @@ def _segment(paragraph: str) -> list[str]:
 
 @cache
 def _segmenter() -> Segmenter:
-    # Imported here: nothing else needs it.
-    from pysbd import Segmenter
-
     return Segmenter(language="en", clean=False)
 
 

@@ -17,6 +17,7 @@ from typing import Final, Literal, NamedTuple
 import cv2
 import imagecodecs
 import numpy as np
+from ensemble_boxes import weighted_boxes_fusion
 from numpy.typing import NDArray
 from pydicom import Dataset, dcmread
 from pydicom.encaps import get_frame
@@ -103,19 +104,8 @@ def _stored(film: Dataset) -> NDArray[np.integer]:
     return np.asarray(film.pixel_array)
 
 
-def check_library() -> None:
-    """Raise ModelError if the library is missing, before hours of work."""
-    try:
-        import ensemble_boxes  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ModelError("ensemble-boxes is missing; run pip install -c constraints.txt '.[paper]'") from error
-
-
 def fused(found: Mapping[str, Boxes]) -> dict[str, list[list[float]]]:
     """Fuse the boxes of each class, left, top, right, bottom in pixels; a single box stays as it is."""
-    # Imported here: it compiles for a second, and nothing else needs it.
-    from ensemble_boxes import weighted_boxes_fusion
-
     several = {name: np.array(boxes, dtype=np.float64) for name, boxes in found.items() if len(boxes) > 1}
     fused = {name: [list(box) for box in boxes] for name, boxes in found.items() if len(boxes) == 1}
     if not several:
@@ -148,7 +138,6 @@ def listing(source: Path) -> Listing[_Film]:
 
     Raises ModelError that names file, line and column of what is missing or wrong.
     """
-    check_library()
     counts = Counter[str]()
     train = list(_films(source, "train", counts).values())
     test = list(_films(source, "test", counts).values())
