@@ -107,16 +107,22 @@ def from_file(kind: type[_T], table: Mapping[str, object], *, path: Path) -> _T:
         raise ModelError("\n".join(f"{path}: {mistake}" for mistake in misfit.mistakes)) from misfit
 
 
-def from_table(kind: type[_T], table: Mapping[str, object], *, removed: Mapping[str, str] | None = None) -> _T:
-    """Make a dataclass from a table that a person wrote. Raises Misfit that lists every mistake in it.
+def from_table(
+    kind: type[_T],
+    table: Mapping[str, object],
+    *,
+    removed: Mapping[str, str] | None = None,
+    unknown: Literal["forbid", "ignore"] = "forbid",
+) -> _T:
+    """Make a value of a type from a table that a person wrote. Raises Misfit that lists every mistake in it.
 
-    removed: by full key, the replacement of a removed key
+    removed: by full key, the replacement of a removed key; unknown: what becomes of a key that the type does not have
     """
     from pydantic import ValidationError
 
     content = json.dumps(table, ensure_ascii=False, default=lambda date: {"date": str(date)})  # no text, number or list
     try:
-        return _made(kind, content, extra="forbid")
+        return _made(kind, content, extra=unknown)
     except ValidationError as error:
         mistakes = [line for mistake in error.errors() for line in _told(mistake, kind, removed or {})]
         raise Misfit(mistakes) from error

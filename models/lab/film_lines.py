@@ -11,33 +11,38 @@ read as normal has nothing abnormal in the lungs; devices may be there.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NotRequired, TypedDict, cast
+from typing import Annotated, Final, Literal, NotRequired, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict  # pydantic checks that of `typing` from Python 3.12 on
 
 from language.labels import DEVICES, NO_FINDING
 from language.sentences import by_rule
 from models import boxes as unit_boxes
 from models.contract import FindingState, Side
+from models.documents import Rule, from_table, refuse
 from models.errors import ModelError
 from models.lab.phantoms.truth import FINDINGS
 from models.lab.tasks.labels import (
     CHEXPERT,
-    CIG,
     NIH_LABELS,
-    UnknownLabel,
-    check_classes,
-    check_regions,
+    ClassName,
+    JudgedName,
+    NihLabel,
+    RegionName,
     class_of,
     classes_of_nih,
     labels_of_whole,
     region_of,
+    unknown_label,
+    unknown_region,
 )
-from models.lab.training.labels import Line, SaidLine
+from models.lab.training.labels import Edges, Line, SaidLine
+from models.lab.training.stages import Share
 
 Boxes = Sequence[Sequence[float]]
 
@@ -85,11 +90,8 @@ def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mappi
     """Combine the labels of a film into the stored form.
 
     boxes: those of classes by key; regions: those of regions by name
-    Raises ValueError for an unknown reading.
     """
     reading = film.get("rsna")
-    if reading is not None and reading not in READINGS:
-        raise ValueError(f"rsna must be one of {', '.join(READINGS)}, not {reading!r}")
     of_nih = _mined(film["nih_labels"]) if "nih_labels" in film else {}
     whole = is_whole(film)
     present, mined = trusted(film, of_nih, read=labels_of_whole(boxes) if whole else {})
@@ -166,12 +168,23 @@ def _sentences(key: str, boxes: Mapping[str, Boxes]) -> list[SaidLine]:
     ]
 
 
+def _wrong_size(size: Sequence[int]) -> str | None:
+    return None if len(size) == 2 and min(size) > 0 else "must be two whole numbers, columns and rows"
+
+
+def _wrong_subject(box: BoxLine) -> str | None:
+    """Return what is wrong with the region of a box, or with its label if that names the subject."""
+    if "region" in box:
+        return unknown_region(box["region"].lower())
+    return None if "finding" in box else unknown_label(box["label"])
+
+
 class BoxLine(TypedDict):
     """A box; finding, region: its subject, where the label does not name it."""
 
     label: str
-    xyxy: list[float]
-    finding: NotRequired[str]
+    xyxy: Edges
+    finding: NotRequired[ClassName]
     region: NotRequired[str]
     side: NotRequired[str | None]
 
@@ -181,16 +194,16 @@ class SentenceLine(TypedDict):
 
     text: str
     positive: NotRequired[bool]
-    findings: NotRequired[list[str]]
-    regions: NotRequired[list[str]]
-    boxes: NotRequired[list[list[float]]]
+    findings: NotRequired[list[ClassName]]
+    regions: NotRequired[list[RegionName]]
+    boxes: NotRequired[list[Edges]]
 
 
 class HintLine(TypedDict):
     """A question about one side."""
 
     text: str
-    finding: str
+    finding: ClassName
     side: str
 
 
@@ -198,54 +211,54 @@ class FilmLine(TypedDict):
     """A film."""
 
     file: str
-    size: NotRequired[list[int]]
+    size: NotRequired[Annotated[list[int], Rule(_wrong_size)]]
     patient: NotRequired[str]
     study: NotRequired[str]
-    gray: NotRequired[str]
+    gray: NotRequired[Literal["as stored"]]
     view: NotRequired[str]
     sex: NotRequired[str]
     age: NotRequired[str]
-    boxes: NotRequired[list[BoxLine]]
-    nih_labels: NotRequired[list[str]]
-    rsna: NotRequired[str]
-    labels: NotRequired[dict[str, bool]]
-    mined: NotRequired[list[str]]
-    probabilities: NotRequired[dict[str, float]]
-    located: NotRequired[list[str]]
+    boxes: NotRequired[list[Annotated[BoxLine, Rule(_wrong_subject)]]]
+    nih_labels: NotRequired[list[NihLabel]]
+    rsna: NotRequired[Literal["Normal", "No Lung Opacity / Not Normal", "Lung Opacity"]]
+    labels: NotRequired[dict[ClassName, bool]]
+    mined: NotRequired[list[ClassName]]
+    probabilities: NotRequired[dict[ClassName, Share]]
+    located: NotRequired[list[ClassName]]
     report: NotRequired[str]
     sentences: NotRequired[list[SentenceLine]]
     phrases: NotRequired[list[SentenceLine]]
-    region_findings: NotRequired[dict[str, list[str]]]
-    region_known: NotRequired[list[str]]
+    region_findings: NotRequired[dict[RegionName, list[JudgedName]]]
+    region_known: NotRequired[list[JudgedName]]
     cardiothoracic_ratio: NotRequired[float]
     hints: NotRequired[list[HintLine]]
     truth: NotRequired[Line]
 
 
 def read_line(text: str | bytes, *, where: str) -> FilmLine:
-    """Read a line and check it; of `truth` only `present`. Raises ModelError that begins with `where`."""
+    """Read a line and check it. Raises ModelError with every mistake in it; each begins with `where`."""
     try:
         line = cast("FilmLine", json.loads(text))
-        if not isinstance(line["file"], str):
-            raise TypeError('"file" must be a path')
-        if not isinstance(line.get("truth", {}), dict):
-            raise TypeError("truth is not as expected: it must be an object")
-        if not isinstance(line.get("age", ""), str):
-            raise TypeError('"age" must be text, as "57"')
-        if line.get("gray", AS_STORED) != AS_STORED:
-            raise ValueError(f"gray must be {AS_STORED!r}, or left out")
-        if len(size := line.get("size", [1, 1])) != 2 or min(size) < 1:
-            raise ValueError('"size" must be two whole numbers, columns and rows')
-        patient_of(line)
-        _check_boxes(line)
-        _check_labels(line)
-        _check_sentences(line)
-        _check_regions(line)
-    except UnknownLabel as error:
-        raise ModelError(f"{where}: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{where}: not a film as expected ({error!r}); correct or remove it") from error
+        from_table(FilmLine, line, unknown="ignore")
+        refuse(_contradictions(line))
+    except ValueError as error:
+        mistakes = (mistake.removeprefix(": ") for mistake in str(error).split("\n"))
+        raise ModelError("\n".join(f"{where}: {mistake}" for mistake in mistakes)) from error
     return line
+
+
+def _contradictions(line: FilmLine) -> Iterator[str]:
+    """Yield what the keys of a line do not say together."""
+    if unlabelled := sorted(set(line.get("mined", [])) - line.get("labels", {}).keys()):
+        yield f"mined: names {unlabelled[0]!r}, of which labels says nothing"
+    truth, known = line.get("truth", {}), line.get("region_known")
+    if truth.get("soft", {}).keys() - truth.get("mined", []):
+        yield "truth.soft: must be of classes that mined names"
+    for name in sorted({name for found in line.get("region_findings", {}).values() for name in found}):
+        if known is not None and name not in known:
+            yield f"region_findings: has {name!r}, which region_known does not name"
+        if known is None and name not in FINDINGS:
+            yield f"region_findings: has {name!r}; add region_known, what regions are judged for"
 
 
 def patient_of(film: Mapping[str, object]) -> str:
@@ -277,69 +290,3 @@ def in_square(xyxy: Sequence[float], square: NDArray[np.floating]) -> FloatArray
     corners = ((np.array(xyxy, dtype=np.float64) - offset) / size).clip(0, 1)
     box: FloatArray = unit_boxes.to_center_size(corners).astype(np.float32)
     return box if box[2:].min() > LEAST_SIDE else None
-
-
-def _check_boxes(line: FilmLine) -> None:
-    for box in line.get("boxes", []):
-        if "region" in box:
-            check_regions([box["region"].lower()])
-        elif "finding" in box:
-            check_classes([box["finding"]])
-        else:
-            class_of(box["label"])
-        _check_corners(box["xyxy"])
-
-
-def _check_corners(xyxy: object) -> None:
-    edges = np.array(xyxy, dtype=np.float64)
-    if edges.shape != (4,) or not np.isfinite(edges).all():
-        raise ValueError('every "xyxy" must be four numbers')
-
-
-def _check_labels(line: FilmLine) -> None:
-    classes_of_nih(line.get("nih_labels", []))
-    if line.get("rsna", "Normal") not in READINGS:
-        raise ValueError(f"rsna must be one of {', '.join(READINGS)}, not {line['rsna']!r}")
-    labels, corrected = line.get("labels", {}), line.get("truth", {}).get("present", {})
-    check_classes([*labels, *corrected])
-    if not all(isinstance(label, bool) for label in (*labels.values(), *corrected.values())):
-        raise ValueError("labels must be true or false")
-    check_classes([*line.get("located", []), *line.get("mined", []), *line.get("probabilities", {})])
-    if not all(0 <= probability <= 1 for probability in line.get("probabilities", {}).values()):
-        raise ValueError("probabilities must be between 0 and 1")
-    if unlabelled := sorted(set(line.get("mined", [])) - labels.keys()):
-        raise ValueError(f"mined names {unlabelled[0]!r}, of which labels says nothing")
-    check_classes(hint["finding"] for hint in line.get("hints", []))
-
-
-def _check_sentences(line: FilmLine) -> None:
-    report_of(line).strip()
-    for sentence in (*line.get("sentences", []), *line.get("phrases", [])):
-        if not isinstance(sentence["text"], str):
-            raise TypeError("the text of a sentence must be a text")
-        check_classes(sentence.get("findings", []))
-        check_regions(sentence.get("regions", []))
-        for box in sentence.get("boxes", []):
-            _check_corners(box)
-
-
-def _check_regions(line: FilmLine) -> None:
-    """Refuse findings of regions that are no class of Chest ImaGenome, or not among the known ones."""
-    check_regions(line.get("region_findings", {}))
-    known = line.get("region_known")
-    _check_of_regions(known or [])
-    for found in line.get("region_findings", {}).values():
-        _check_of_regions(found)
-        for name in found:
-            if known is not None and name not in known:
-                raise ValueError(f"region_findings has {name!r}, which region_known does not name")
-            if known is None and name not in FINDINGS:
-                raise ValueError(f"region_findings has {name!r}; add region_known, what regions are judged for")
-
-
-def _check_of_regions(names: Iterable[str]) -> None:
-    """Raise UnknownLabel for a name that is neither a finding of phantoms nor a class of Chest ImaGenome."""
-    for name in names:
-        check_classes([name])
-        if name not in FINDINGS and name not in CIG:
-            raise UnknownLabel(f"{name!r} is no class of Chest ImaGenome, so it is nothing that a region is judged for")

@@ -242,7 +242,10 @@ def test_wrong_input_is_exit_2_with_what_to_do(
     [
         ({"size": [200, 300]}, "has 300 x 200 pixels, but its line says"),
         ({"file": "nowhere.png"}, "cannot be read as a picture"),
-        ({"hints": [{"text": "?", "finding": "edem", "side": "left"}]}, "line 1: no catalog has the class 'edem'"),
+        (
+            {"hints": [{"text": "?", "finding": "edem", "side": "left"}]},
+            "line 1: hints.*: no catalog has the class 'edem'",
+        ),
     ],
 )
 def test_a_line_that_is_wrong_is_told(changes: dict[str, object], complaint: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -198,20 +199,20 @@ def test_training_counts_boxes_that_are_cut_off(tmp_path: Path) -> None:
         ({"region_findings": {"right lung": ["cig/af/efusion"]}}, "no catalog has the class 'cig/af/efusion'"),
         ({"labels": {"vindrcxr/Copd": True}}, "no catalog has the class 'vindrcxr/Copd'; did you mean 'vindrcxr/COPD'"),
         ({"located": ["edem"]}, "no catalog has the class 'edem'"),
-        ({"labels": {"edema": True}, "mined": ["fracture"]}, "mined names 'fracture', of which labels says nothing"),
+        ({"labels": {"edema": True}, "mined": ["fracture"]}, "mined: names 'fracture', of which labels says nothing"),
         ({"phrases": [{"text": "?", "findings": ["edem"]}]}, "no catalog has the class 'edem'"),
         ({"phrases": [{"text": "?", "regions": ["liver"]}]}, "no catalog has the region 'liver'"),
         ({"phrases": [{"text": "?", "boxes": [[1, 2, 3]]}]}, "must be four numbers"),
-        ({"phrases": [{"words": "?"}]}, "not a film as expected"),
-        ({"file": 3}, "not a film as expected"),
-        ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, 'every "xyxy" must be four numbers'),
+        ({"phrases": [{"words": "?"}]}, r"phrases\[1\]\.text: is missing"),
+        ({"file": 3}, "file: must be a text"),
+        ({"boxes": [{"label": "Right Lung", "xyxy": [1, 2, 3]}]}, r"boxes\[1\]\.xyxy: must be four numbers"),
         ({"boxes": [{"label": "Efusion", "xyxy": [1, 2, 3, 4]}]}, "the label 'Efusion'; did you mean 'Effusion'"),
         ({"nih_labels": ["Efusion"]}, "no catalog has the label 'Efusion'; did you mean 'Effusion'"),
         ({"region_findings": {"liver": []}}, "no catalog has the region 'liver'"),
         ({"size": [200]}, "must be two whole numbers, columns and rows"),
         ({"size": [200, 0]}, "must be two whole numbers, columns and rows"),
-        ({"gray": "equalized"}, "gray must be 'as stored', or left out"),
-        ({"age": 57}, '"age" must be text'),
+        ({"gray": "equalized"}, "gray: 'equalized' is unknown; use 'as stored'"),
+        ({"age": 57}, "age: must be a text"),
     ],
 )
 def test_a_mistake_in_a_line_is_told_with_its_place(known: dict[str, object], complaint: str) -> None:
@@ -226,7 +227,7 @@ BOXES = {"lung_opacity": [[0.3, 0.6, 0.1, 0.1], [0.7, 0.6, 0.2, 0.2], [0.2, 0.8,
 
 def labelled(
     *nih_labels: str,
-    reading: str | None = None,
+    reading: Literal["Normal", "No Lung Opacity / Not Normal", "Lung Opacity"] | None = None,
     boxes: dict[str, list[list[float]]] | None = None,
     labels: dict[str, bool] | None = None,
     mined: tuple[str, ...] = (),

@@ -183,7 +183,7 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     assert truth.mined_normal is True, "a reading of one finding does not make a mined label one that was read"
 
     path.write_text(json.dumps(line | {"rsna": "Fine"}))
-    with pytest.raises(ModelError, match="rsna must be one of"):
+    with pytest.raises(ModelError, match="rsna: 'Fine' is unknown; use 'Normal'"):
         read_films(path, read_manifest(MODEL))
 
 

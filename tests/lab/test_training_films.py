@@ -267,10 +267,13 @@ SENTENCE = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "
         ({"truth": {"said": [SENTENCE | {"findings": ["edem"]}]}}, "no catalog has the class 'edem'"),
         ({"truth": {"said": [SENTENCE | {"regions": ["liver"]}]}}, "no catalog has the region 'liver'"),
         ({"truth": {"sides": [SIDE | {"finding": "edem"}]}}, "no catalog has the class 'edem'"),
-        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "truth is not as expected"),
-        ({"truth": ["edema"]}, "truth is not as expected"),
+        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "truth.regions.right lung: must be four numbers"),
+        ({"truth": ["edema"]}, "truth: must be a table"),
         ({"truth": {"present": {"edema": True}, "soft": {"edema": 0.5}}}, "of classes that mined names"),
-        ({"truth": {"present": {"edema": True}, "mined": ["edema"], "soft": {"edema": 1.5}}}, "between 0 and 1"),
+        (
+            {"truth": {"present": {"edema": True}, "mined": ["edema"], "soft": {"edema": 1.5}}},
+            "edema: must lie in 0..1",
+        ),
     ],
 )
 def test_a_wrong_line_is_named_before_any_picture_is_read(

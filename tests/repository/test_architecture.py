@@ -142,6 +142,7 @@ HOMES = {
     "tomli_w": ("node/config.py", "models/manifest.py"),
     "torch": ("models/", "export/"),
     "transformers": ("models/lab/evaluation/published/chexbert.py", "models/lab/evaluation/published/text_metrics.py"),
+    "typing_extensions": ("models/lab/film_lines.py", "models/lab/training/labels.py"),
     "uvicorn": ("node/net/http_connections.py", "node/web/access.py"),
 }
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Final
+from typing import Annotated, Final
 
 from language.labels import DEVICES, NO_FINDING
+from models.documents import Rule
 from models.lab.phantoms.truth import FINDINGS
 from models.lab.tasks.prompts import class_names, region_prompts, trained_prompts
 
@@ -59,10 +60,6 @@ def labels_of_whole(found: Collection[str]) -> dict[str, bool]:
     return present | {NO_FINDING: not any(there for key, there in present.items() if key != DEVICES)}
 
 
-class UnknownLabel(ValueError):
-    """A label that no catalog knows. The message names it and the most similar known one."""
-
-
 def region_of(label: str) -> str | None:
     """Return the region with one box that a box's label means; None if it means something else."""
     return label.lower() if label.lower() in REGIONS else None
@@ -71,46 +68,53 @@ def region_of(label: str) -> str | None:
 def class_of(label: str) -> str | None:
     """Return the class that a box's label means: by CheXpert's key, otherwise by its data set's name.
 
-    None for a region, and for a label of ChestX-ray14 that is no class anywhere. Raises UnknownLabel.
+    None for a region, and for a label of ChestX-ray14 that is no class anywhere.
     """
     key = label.lower().replace(" ", "_")
     if key in CHEXPERT:
         return key
-    if label in _OF_DATA_SETS:
-        return label
-    if label.lower() in REGIONS or label.lower() in _JOINED:
-        return None
-    if label not in NIH:
-        raise _unknown("label", label, (*NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
-    return NIH_LABELS.get(label) or _OF_NIH.get(label)
+    return label if label in _OF_DATA_SETS else NIH_LABELS.get(label) or _OF_NIH.get(label)
 
 
 def classes_of_nih(labels: Iterable[str]) -> set[str]:
-    """Return the classes of CheXpert that labels of ChestX-ray14 mean. Raises UnknownLabel."""
-    known = list(labels)
-    for label in known:
-        if label not in NIH:
-            raise _unknown("label", label, NIH)
-    return {NIH_LABELS[label] for label in known if label in NIH_LABELS}
+    """Return the classes of CheXpert that labels of ChestX-ray14 mean."""
+    return {NIH_LABELS[label] for label in labels if label in NIH_LABELS}
 
 
-def check_classes(names: Iterable[str]) -> None:
-    """Refuse a name that is not a class of any catalog. Raises UnknownLabel."""
-    for name in names:
-        if name not in _CLASSES:
-            raise _unknown("class", name, _CLASSES)
+def unknown_label(label: str) -> str | None:
+    """Return what is wrong with the label of a box that no catalog knows."""
+    if class_of(label) is not None or label in NIH or label.lower() in REGIONS or label.lower() in _JOINED:
+        return None
+    return _unknown("label", label, (*NIH, *_CLASSES, *(name.title() for name in (*REGIONS, *_JOINED))))
 
 
-def check_regions(names: Iterable[str]) -> None:
-    """Refuse a name that is not a region with one box. Raises UnknownLabel."""
-    for name in names:
-        if members := _JOINED.get(name):
-            raise UnknownLabel(f"the region {name!r} has no box of its own; name {' and '.join(members)} instead")
-        if name not in REGIONS:
-            raise _unknown("region", name, REGIONS)
+def _unknown_class(name: str) -> str | None:
+    return None if name in _CLASSES else _unknown("class", name, _CLASSES)
 
 
-def _unknown(what: str, name: object, known: Collection[str]) -> UnknownLabel:
-    near = get_close_matches(str(name), sorted(known), n=1)
+def unknown_region(name: str) -> str | None:
+    """Return what is wrong with a name that is no region with one box."""
+    if members := _JOINED.get(name):
+        return f"the region {name!r} has no box of its own; name {' and '.join(members)} instead"
+    return None if name in REGIONS else _unknown("region", name, REGIONS)
+
+
+def _not_judged(name: str) -> str | None:
+    if name in FINDINGS or name in CIG:
+        return None
+    return _unknown_class(name) or f"{name!r} is no class of Chest ImaGenome, so no region is judged for it"
+
+
+def _unknown(what: str, name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
     meant = f"did you mean {near[0]!r}?" if near else "correct it, or remove it"
-    return UnknownLabel(f"no catalog has the {what} {name!r}; {meant}")
+    return f"no catalog has the {what} {name!r}; {meant}"
+
+
+ClassName = Annotated[str, Rule(_unknown_class)]
+"""A class of any catalog."""
+RegionName = Annotated[str, Rule(unknown_region)]
+"""A region with one box."""
+JudgedName = Annotated[str, Rule(_not_judged)]
+"""A finding of phantoms, or a class of Chest ImaGenome."""
+NihLabel = Annotated[str, Rule(lambda label: None if label in NIH else _unknown("label", label, NIH))]

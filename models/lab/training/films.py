@@ -33,8 +33,7 @@ from models.lab.film_lines import (
     read_line,
 )
 from models.lab.phantoms.truth import FINDINGS
-from models.lab.tasks.labels import UnknownLabel
-from models.lab.training.labels import Line, SaidLine, check_line
+from models.lab.training.labels import Line, SaidLine
 from models.lab.training.runfile import FilmSource
 from models.lab.training.split import HeldOut, read_held_out
 
@@ -81,7 +80,7 @@ def find_films(films: FilmSource) -> Places:
     places, offset = array("q"), 0
     with path.open("rb") as file:
         for number, text in enumerate(file, 1):
-            if text.strip() and _patient(text, where=f"{path}, line {number}") not in held_out:
+            if text.strip() and patient_of(read_line(text, where=f"{path}, line {number}")) not in held_out:
                 places.extend((number, offset))
             offset += len(text)
     if not places:
@@ -108,19 +107,6 @@ def read_films(path: Path, places: Places, *, side: int, jpeg: bool = True) -> I
                     f"{path}, line {number}: {picture} cannot be read as a picture; restore it, or remove the line"
                 )
             yield _cut(film, np.asarray(gray, dtype=np.uint8), side=side, jpeg=jpeg)
-
-
-def _patient(text: bytes, *, where: str) -> str:
-    """Check a line and return its patient."""
-    film = read_line(text, where=where)
-    try:
-        if "truth" in film:
-            check_line(film["truth"])
-    except UnknownLabel as error:
-        raise ModelError(f"{where}: {error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{where}: truth is not as expected ({error!r}); correct it or remove the line") from error
-    return patient_of(film)
 
 
 def _cut(film: FilmLine, gray: NDArray[np.uint8], *, side: int, jpeg: bool) -> TrainingFilm:

@@ -23,20 +23,21 @@ some of them, and says how many labels of others there are; a class or region th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import NotRequired, TypedDict, get_args
+from typing import Annotated, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict  # pydantic checks that of `typing` from Python 3.12 on
 
+from models.documents import Rule
 from models.lab.phantoms.truth import FINDINGS, Phantom
-from models.lab.tasks.labels import check_classes, check_regions
-from models.lab.training.catalog import Catalog, catalog_of
-from models.lab.training.runfile import ClassSet
-from models.lab.training.stages import Stage
+from models.lab.tasks.labels import ClassName, RegionName
+from models.lab.training.catalog import Catalog
+from models.lab.training.stages import Share, Stage
 
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
@@ -45,36 +46,43 @@ LEAST_ROOM = 3
 """Places for the boxes of a class on one film; if one class has more boxes, all classes get more places."""
 
 
+Edges = Annotated[list[float], Rule(lambda edges: None if _is_box(edges) else "must be four numbers")]
+
+
+def _is_box(edges: Sequence[float]) -> bool:
+    return len(edges) == 4 and all(map(math.isfinite, edges))
+
+
 class SaidLine(TypedDict):
     """A sentence, as stored."""
 
     text: str
     positive: bool
-    findings: list[str]
-    regions: list[str]
-    boxes: list[list[float]]
+    findings: list[ClassName]
+    regions: list[RegionName]
+    boxes: list[Edges]
 
 
 class SideLine(TypedDict):
     """A finding on one side, as stored."""
 
-    finding: str
+    finding: ClassName
     side: str
     zone: str | None
-    box: list[float]
+    box: Edges
 
 
 class Line(TypedDict):
     """A film, as stored."""
 
-    present: NotRequired[dict[str, bool]]
-    mined: NotRequired[list[str]]
-    soft: NotRequired[dict[str, float]]
-    boxes: NotRequired[dict[str, list[list[float]]]]
-    located: NotRequired[list[str]]
-    regions: NotRequired[dict[str, list[float]]]
-    region_present: NotRequired[dict[str, list[str]]]
-    region_known: NotRequired[list[str]]
+    present: NotRequired[dict[ClassName, bool]]
+    mined: NotRequired[list[ClassName]]
+    soft: NotRequired[dict[ClassName, Share]]
+    boxes: NotRequired[dict[ClassName, list[Edges]]]
+    located: NotRequired[list[ClassName]]
+    regions: NotRequired[dict[RegionName, Edges]]
+    region_present: NotRequired[dict[RegionName, list[ClassName]]]
+    region_known: NotRequired[list[ClassName]]
     said: NotRequired[list[SaidLine]]
     sides: NotRequired[list[SideLine]]
     unused: NotRequired[dict[str, int]]
@@ -123,40 +131,6 @@ class FilmLabels:
     region_known: BoolArray
     said: tuple[Said, ...]
     sides: tuple[OnSide, ...]
-
-
-def check_line(line: Line) -> None:
-    """Check that a line can be turned into labels.
-
-    Raises UnknownLabel for a class or region that no catalog knows, KeyError, TypeError or ValueError for a wrong form.
-    """
-    said, sides = line.get("said", []), line.get("sides", [])
-    classes: Sequence[Iterable[str]] = (
-        line.get("present", {}),
-        line.get("boxes", {}),
-        line.get("located", []),
-        line.get("mined", []),
-        line.get("soft", {}),
-        line.get("region_known", []),
-        *line.get("region_present", {}).values(),
-        *(sentence["findings"] for sentence in said),
-        [finding["finding"] for finding in sides],
-    )
-    regions: Sequence[Iterable[str]] = (
-        line.get("regions", {}),
-        line.get("region_present", {}),
-        *(sentence["regions"] for sentence in said),
-    )
-    check_classes(name for names in classes for name in names)
-    if not all(0 <= share <= 1 and key in line.get("mined", []) for key, share in line.get("soft", {}).items()):
-        raise ValueError("soft must be between 0 and 1, and of classes that mined names")
-    check_regions(name for names in regions for name in names)
-    labels_of(line, _whole_catalog())
-
-
-@cache
-def _whole_catalog() -> Catalog:
-    return catalog_of(get_args(ClassSet))
 
 
 def line_of(film: Phantom) -> Line:
