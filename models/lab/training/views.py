@@ -88,12 +88,10 @@ def view_films(run: ViewRun, *, size: int) -> Iterator[ViewFilm]:
         film = phantom(seed, size)
         views: tuple[View, ...] = ("AP",) if film.view == "AP" else ("PA",)
         for mirrored in _BOTH_WAYS:
-            yield _frontal(
-                run, film.pixels, views, rng, mirrored=mirrored, size=size, is_real=False, calibrates=calibrates
-            )
+            yield _film(run, film.pixels, views, rng, mirrored=mirrored, size=size, calibrates=calibrates)
         side, other = other_film(seed, "lateral", size), other_film(seed, others[rng.integers(len(others))], size)
-        yield _of_other(run, side.pixels, "lateral", rng, size=size, calibrates=calibrates)
-        yield _of_other(run, other.pixels, "not_chest", rng, size=size, calibrates=calibrates)
+        yield _film(run, side.pixels, ("lateral",), rng, size=size, calibrates=calibrates)
+        yield _film(run, other.pixels, ("not_chest",), rng, size=size, calibrates=calibrates)
 
 
 def count_films(run: ViewRun) -> int:
@@ -116,49 +114,35 @@ def _real(run: ViewRun, source: FilmSource, number: int, *, size: int) -> Iterat
             rng = stream(run.seed, "view film", number, place, again)
             if rng.random() < _CORNERS:
                 corner = _corner(film.pixels, rng)
-                yield _of_other(run, corner, "not_chest", rng, size=size, calibrates=calibrates)
+                yield _film(run, corner, ("not_chest",), rng, size=size, calibrates=calibrates)
             else:
                 mirrored = bool(rng.random() < _MIRRORED)
-                yield _frontal(
-                    run, film.pixels, views, rng, mirrored=mirrored, size=size, is_real=True, calibrates=calibrates
+                yield _film(
+                    run, film.pixels, views, rng, mirrored=mirrored, is_real=True, size=size, calibrates=calibrates
                 )
 
 
-def _frontal(
+def _film(
     run: ViewRun,
     pixels: Pixels,
     views: tuple[View, ...],
     rng: np.random.Generator,
     *,
-    mirrored: bool,
     size: int,
-    is_real: bool,
     calibrates: bool,
+    mirrored: bool | None = None,
+    is_real: bool = False,
 ) -> ViewFilm:
-    turns = _turns(rng)
+    """Mirror, turn and augment a film; mirrored: None for no frontal view, which alone tells its sides."""
+    turns = int(rng.integers(1, 4)) if rng.random() < _ROTATED else 0
+    lain = lie(pixels, mirrored=bool(rng.random() < 0.5) if mirrored is None else mirrored, turns=turns)
     return ViewFilm(
-        gray=vary(lie(pixels, mirrored=mirrored, turns=turns), run.augmentation, rng, size=size),
+        gray=vary(lain, run.augmentation, rng, size=size),
         views=views,
         # Sides are lost on a film that lies on its side or head; that it is rotated is said anyway.
         mirrored=None if turns else mirrored,
-        rotated=turns > 0,
+        rotated=None if views == ("not_chest",) else turns > 0,
         is_real=is_real,
-        calibrates=calibrates,
-    )
-
-
-def _of_other(
-    run: ViewRun, pixels: Pixels, view: View, rng: np.random.Generator, *, size: int, calibrates: bool
-) -> ViewFilm:
-    """Turn a film that is no frontal view; which side is which only a frontal view tells."""
-    turns = _turns(rng)
-    turned = lie(pixels, mirrored=bool(rng.random() < 0.5), turns=turns)
-    return ViewFilm(
-        gray=vary(turned, run.augmentation, rng, size=size),
-        views=(view,),
-        mirrored=None,
-        rotated=turns > 0 if view == "lateral" else None,
-        is_real=False,
         calibrates=calibrates,
     )
 
@@ -167,10 +151,6 @@ def _corner(pixels: Pixels, rng: np.random.Generator) -> Pixels:
     side = round(pixels.shape[0] * rng.uniform(*_CORNER))
     rows, columns = (slice(None, side) if rng.random() < 0.5 else slice(-side, None) for _ in range(2))
     return np.ascontiguousarray(pixels[rows, columns])
-
-
-def _turns(rng: np.random.Generator) -> int:
-    return int(rng.integers(1, 4)) if rng.random() < _ROTATED else 0
 
 
 def _calibrates(name: str) -> bool:
