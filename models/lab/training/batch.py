@@ -163,12 +163,10 @@ def collate(
 ) -> Batch:
     """Join films, gray values 0..1, into a batch on the CPU, and draw the questions for each film."""
     film_labels = [labels for _, labels in films]
+    names = ("present", "known", "mined", "target", "located", "regions", "seen", "region_present", "region_known")
     pixels = (np.stack([gray for gray, _ in films]) - np.float32(PUBLISHED_MEAN)) / np.float32(PUBLISHED_STD)
 
     room = max(labels.valid.shape[1] for labels in film_labels)
-
-    def joined(name: str) -> Tensor:
-        return torch.from_numpy(np.stack([getattr(labels, name) for labels in film_labels]))
 
     def roomy(boxes: FloatArray | BoolArray) -> Tensor:
         """Pad boxes [C, T, ...] to the largest T of the batch."""
@@ -177,17 +175,9 @@ def collate(
 
     return Batch(
         pixels=torch.from_numpy(pixels),
-        present=joined("present"),
-        known=joined("known"),
-        mined=joined("mined"),
-        target=joined("target"),
         boxes=torch.stack([roomy(labels.boxes) for labels in film_labels]),
         valid=torch.stack([roomy(labels.valid) for labels in film_labels]),
-        located=joined("located"),
-        regions=joined("regions"),
-        seen=joined("seen"),
-        region_present=joined("region_present"),
-        region_known=joined("region_known"),
+        **{name: torch.from_numpy(np.stack([getattr(labels, name) for labels in film_labels])) for name in names},
         asked=tuple(_questions(labels, catalog, drawing, rng) for labels in film_labels),
         said=tuple(labels.said for labels in film_labels),
     )

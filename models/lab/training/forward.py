@@ -18,7 +18,7 @@ from torch.nn import functional
 from models.lab.losses.detection import FindingLoss, finding_detection, likelihood
 from models.lab.training.batch import Batch, DrawnQuestion
 from models.lab.training.catalog import Catalog
-from models.lab.training.stages import Noise, Objective, Stage
+from models.lab.training.stages import Objective, Stage
 from models.lab.training.text_encoding import TextEncoder, Vocabulary
 from models.network.chex import Chex, whole_picture
 from models.network.detector import Detection
@@ -98,11 +98,6 @@ class Forward:
         self._own = [self.judged.index(number) for number in self.classes]
         self._phrases = self._draw_phrases()
         self._vectors = text_encoder.vectors([*self._phrases, *self._texts()])
-
-    @property
-    def noise(self) -> Noise:
-        """The noise settings of the stage."""
-        return self.stage.noise
 
     @cached_property
     def picture(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -287,7 +282,7 @@ class Forward:
 
     def _detect(self, prompts: Tensor, *, padding: Tensor | None) -> Detection:
         """Detect prompts [F, Q, dim] as `Detector.forward` does, with the random draws of training (spec §4.5)."""
-        detector, noise = self.network.detector, self.noise
+        detector, noise = self.network.detector, self.stage.noise
         patches, positions, _ = self.picture
         group = None if padding is not None else detector.boxes_per_prompt
         decoded = detector.decode(patches, positions, prompts, group=group, padding=padding)
@@ -310,8 +305,8 @@ class Forward:
             tokens = torch.cat([found.aggregated.unsqueeze(2), found.tokens], dim=2)
             apart: Tensor = post(tokens.flatten(1, 2), memory, group=tokens.shape[2])
             return apart.reshape(tokens.shape)[:, :, 0]
-        dropped = torch.rand(found.scores.shape, device=memory.device) < self.noise.box_drop
-        drops = dropped if self.noise.box_drop else None
+        dropped = torch.rand(found.scores.shape, device=memory.device) < self.stage.noise.box_drop
+        drops = dropped if self.stage.noise.box_drop else None
         return post.of_prompts(found.aggregated, found.tokens, memory, dropped=drops)[:, :, 0]
 
 

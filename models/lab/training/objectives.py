@@ -111,11 +111,6 @@ def losses_of(forward: Forward) -> dict[str, Tensor]:
     return {name: LOSSES[name](forward) for name in LOSSES if name in forward.stage.losses}
 
 
-def patho_detect(forward: Forward) -> Tensor:
-    """Loss "patho-detect": the findings' boxes and scores, weighted as published."""
-    return forward.finding_loss.total
-
-
 def patho_cls(forward: Forward) -> Tensor:
     """Loss "patho-cls": cross-entropy of each class's aggregated token over the phrases of all drawn classes."""
     losses = contrast.finding_contrast(
@@ -184,16 +179,6 @@ def anat_mse(forward: Forward) -> Tensor:
             if texts and region in forward.drawn_regions:
                 targets[film, place], valid[film, place] = forward.embed(texts).mean(dim=0), True
     return contrast.squared_error(forward.decoded_regions, targets, valid)
-
-
-def sent_contr(forward: Forward) -> Tensor:
-    """Loss "sent-contr": cross-entropy of each located feature over all sentences; its own is the target."""
-    return contrast.sentence_contrast(forward.decoded_sentences, forward.sentences, forward.is_sentence)
-
-
-def sent_mse(forward: Forward) -> Tensor:
-    """Loss "sent-mse": squared error between the feature that a sentence located and the sentence's vector."""
-    return contrast.squared_error(forward.decoded_sentences, forward.sentences, forward.is_sentence)
 
 
 def global_contr(forward: Forward) -> Tensor:
@@ -275,14 +260,18 @@ def _decisions(forward: Forward, features: Tensor) -> Tensor:
 
 
 LOSSES: Mapping[Objective, Loss] = {
-    "patho-detect": patho_detect,
+    "patho-detect": lambda forward: forward.finding_loss.total,
     "patho-cls": patho_cls,
     "anat-detect": anat_detect,
     "anat-cls": anat_cls,
     "anat-mse": anat_mse,
     "anat-gen": of_regions,
-    "sent-contr": sent_contr,
-    "sent-mse": sent_mse,
+    "sent-contr": lambda forward: contrast.sentence_contrast(
+        forward.decoded_sentences, forward.sentences, forward.is_sentence
+    ),
+    "sent-mse": lambda forward: contrast.squared_error(
+        forward.decoded_sentences, forward.sentences, forward.is_sentence
+    ),
     "sent-gen": of_sentences,
     "global-contr": global_contr,
     "text-gen": of_texts,
