@@ -198,14 +198,14 @@ def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, content: str, comp
     assert str(refused.value).startswith(str(path)) and complaint in str(refused.value)
 
 
-@pytest.mark.parametrize("edges", [(1, 2, 1, 4), (5, 2, 4, 4), (1, 4, 2, 4)])
-def test_a_box_without_area_is_refused(tmp_path: Path, edges: tuple[int, ...]) -> None:
-    names = ("left", "top", "right", "bottom")
-    write_table(tmp_path / "boxes.csv", names, [edges])
+@pytest.mark.parametrize("box", [(1, 2, 0, 2), (5, 2, -1, 2), (1, 4, 1, 0)])
+def test_a_box_without_area_is_refused(tmp_path: Path, box: tuple[int, ...]) -> None:
+    names = ("x", "y", "w", "h")
+    write_table(tmp_path / "boxes.csv", names, [box])
 
     (row,) = rows_of(tmp_path / "boxes.csv", names)
-    with pytest.raises(ModelError, match=r"line 2, column 'right': the box .* has no area"):
-        row.box(*names)
+    with pytest.raises(ModelError, match=r"line 2, column 'w': the box .* has no area"):
+        row.box_of_size(*names)
 
 
 BOXES, PHRASES = "BBox_List_2017.csv", "MS_CXR_Local_Alignment_v1.0.0.csv"

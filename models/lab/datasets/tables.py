@@ -56,19 +56,12 @@ class Row:
             raise self.refused(column, f"{self.cells[column]!r} is no number of pixels")
         return int(value)
 
-    def box(self, left: str, top: str, right: str, bottom: str) -> list[float]:
-        """Return the edges of a box from their columns. Raises ModelError unless they enclose an area."""
-        edges = [self.number(column) for column in (left, top, right, bottom)]
-        return self._enclosing(edges, right)
-
     def box_of_size(self, left: str, top: str, width: str, height: str) -> list[float]:
-        """Return the edges of a box that is given by its corner and its size. Raises ModelError as `box`."""
+        """Return the edges of a box that is given by its corner and its size. Raises ModelError if it has no area."""
         x, y, across, down = (self.number(column) for column in (left, top, width, height))
-        return self._enclosing([x, y, x + across, y + down], width)
-
-    def _enclosing(self, edges: list[float], column: str) -> list[float]:
+        edges = [x, y, x + across, y + down]
         if edges[2] <= edges[0] or edges[3] <= edges[1]:
-            raise self.refused(column, f"the box {edges} has no area; correct or remove the row")
+            raise self.refused(width, f"the box {edges} has no area; correct or remove the row")
         return edges
 
 
