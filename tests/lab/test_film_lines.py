@@ -20,10 +20,9 @@ from models.lab.film_lines import FilmLine, labels_of_line, read_line
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
-from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of, remarks_on, shares_of
+from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of
 from models.lab.training.loop import train_by
 from models.lab.training.runfile import FilmSource, read_run
-from models.lab.training.stages import MinedLabels, Objective, Stage
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
@@ -146,7 +145,7 @@ def test_training_reads_what_regions_hold(tmp_path: Path) -> None:
     assert labels.known[names.index("pneumonia")] and labels.mined[names.index("pneumonia")]
     assert line["located"] == ["vindrcxr/ILD"]
     assert line["unused"] == {"findings of regions without a box": 1}
-    assert count_unused([(line, 3)], catalog) == {
+    assert count_unused([line], catalog) == {
         "findings of regions without a box": 1,
         "labels of vindrcxr/COPD": 1,
     }
@@ -305,62 +304,11 @@ def test_what_is_present_is_said_once_for_each_side() -> None:
     }
 
 
-LINES: list[Line] = [
-    {"present": {"edema": number < 2, "pneumonia": number < 5}, "mined": ["edema", "pneumonia"]} for number in range(20)
-]
-ONCE = [(line, 1) for line in LINES]
-READ: Line = {"present": {"edema": True, "fracture": True}}
-"""A film that somebody read: nothing of it was mined."""
-
-
-def stage(mined: MinedLabels, *, losses: tuple[Objective, ...] = ("presence", "box")) -> Stage:
-    return Stage(
-        name="joint",
-        train=("detector",),
-        steps=1,
-        batch=1,
-        learning_rate=1e-3,
-        weight_decay=0.0,
-        losses=dict.fromkeys(losses, 1.0),
-        mined=mined,
-    )
-
-
-def test_shares_are_those_of_films_with_a_mined_label() -> None:
-    assert shares_of([*ONCE, (READ, 1)]) == {"edema": 0.1, "pneumonia": 0.25}
-
-
-def test_a_film_counts_as_often_as_an_epoch_uses_it() -> None:
-    assert shares_of([(LINES[0], 3), (LINES[19], 1)]) == {"edema": 0.75, "pneumonia": 0.75}
-
-
-@pytest.mark.parametrize(
-    ("mined", "lost"),
-    [
-        (MinedLabels(invented=0.09), []),
-        (MinedLabels(invented=0.1), ["edema (invented 0.1, given 0.1)"]),
-        (MinedLabels(invented=0.02, invented_by_class={"pneumonia": 0.3}), ["pneumonia (invented 0.3, given 0.25)"]),
-        (MinedLabels(invented=0.3), ["edema (invented 0.3, given 0.1)", "pneumonia (invented 0.3, given 0.25)"]),
-    ],
-)
-def test_classes_that_cannot_be_learned_are_named(mined: MinedLabels, lost: list[str]) -> None:
-    told = list(remarks_on([stage(mined)], shares_of(ONCE)))
-
-    assert [f"mined labels of {', '.join(lost)}: they" in remark for remark in told] == [True] * bool(lost)
-    assert not list(remarks_on([stage(mined, losses=("box",))], shares_of(ONCE)))
-
-
-def test_a_run_says_what_it_cannot_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cv2.imwrite(str(tmp_path / "film.png"), np.zeros((64, 64), dtype=np.uint8))
-    lines = [{"file": "film.png", "nih_labels": ["Edema" if number < 2 else "No Finding"]} for number in range(20)]
-    films = tmp_path / "films.jsonl"
-    films.write_text("".join(json.dumps(line) + "\n" for line in lines))
+def test_a_run_says_which_labels_it_does_not_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, boxes=[{"label": "Infiltrate", "xyxy": [90, 90, 130, 140]}], nih_labels=["Edema"])
     run = read_run(write_run(tmp_path / "run.toml", store=tmp_path / "store", stages=("joint",), steps=1))
-    stages = tuple(replace(each, mined=MinedLabels(invented=0.2)) for each in run.stages)
-    data = replace(run.data, phantoms=4, films=(FilmSource(file=str(films)),))
+    data = replace(run.data, phantoms=4, films=(FilmSource(file=str(path)),))
 
-    assert train_by(replace(run, data=data, stages=stages), Event()) is not None
+    assert train_by(replace(run, data=data), Event()) is not None
 
-    told = capsys.readouterr().err
-    assert "stage joint learns nothing from mined labels of edema (invented 0.2, given 0.1)" in told
-    assert "no_finding" not in told and "atelectasis" not in told
+    assert "not used by this run: 1 boxes of nih/Infiltration\n" in capsys.readouterr().err

@@ -1,8 +1,6 @@
 """The labels of one film, as arrays by the catalog's numbers, and as the line of JSON in which they are stored.
 
-Before a run trains, it prints which labels it does not use and which classes it cannot learn: where mined labels
-are assumed to be invented at least as often as they are given, the likeliest explanation of all of them is that no film
-shows the class, see `objectives.presence`.
+Before a run trains, it prints which labels it does not use.
 
 A line holds these keys, all optional, with boxes as center x, center y, width, height in 0..1 of the film's central
 square:
@@ -25,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NotRequired
 
@@ -37,7 +35,7 @@ from models.documents import Rule
 from models.lab.phantoms.truth import FINDINGS, Phantom
 from models.lab.tasks.labels import ClassName, RegionName
 from models.lab.training.catalog import Catalog
-from models.lab.training.stages import Share, Stage
+from models.lab.training.stages import Share
 
 FloatArray = NDArray[np.float32]
 BoolArray = NDArray[np.bool_]
@@ -246,46 +244,11 @@ def _some(keys: Sequence[str], numbers: Mapping[str, int], count: int) -> BoolAr
     return marks
 
 
-def shares_of(lines: Iterable[tuple[Line, int]]) -> dict[str, float]:
-    """Return the share of positive labels among the mined labels of each class.
-
-    lines: the labels of each film, and how often an epoch uses it
-    """
-    mined, there = Counter[str](), Counter[str]()
-    for line, times in lines:
-        for key in line.get("mined", ()):
-            mined[key] += times
-            there[key] += times * line["present"][key]
-    return {key: there[key] / count for key, count in mined.items()}
-
-
-def remarks_on(stages: Sequence[Stage], shares: Mapping[str, float]) -> Iterator[str]:
-    """Yield a remark on each stage that can learn nothing of some classes from their mined labels.
-
-    shares: as in `shares_of`
-    """
-    for stage in stages:
-        rates = stage.mined
-        lost = [
-            f"{key} (invented {rate:.3g}, given {share:.3g})"
-            for key, share in sorted(shares.items())
-            if 0 < share <= (rate := rates.invented_by_class.get(key, rates.invented))
-        ]
-        if lost and "presence" in stage.losses:
-            yield (
-                f"stage {stage.name} learns nothing from mined labels of {', '.join(lost)}: they are assumed to be "
-                "invented at least as often as they are given; correct its mined"
-            )
-
-
-def count_unused(lines: Iterable[tuple[Line, int]], catalog: Catalog) -> Counter[str]:
-    """Count labels that no training can use, and the labels and boxes of classes that the run does not ask for.
-
-    lines: the labels of each film, and how often an epoch uses it, which does not count here
-    """
+def count_unused(lines: Iterable[Line], catalog: Catalog) -> Counter[str]:
+    """Count labels that no training can use, and the labels and boxes of classes that the run does not ask for."""
     asked = {phrases.name for phrases in catalog.classes} | {phrases.finding for phrases in catalog.classes}
     unused = Counter[str]()
-    for line, _times in lines:
+    for line in lines:
         unused.update(line.get("unused", {}))
         for key in line.get("present", {}):
             if key not in asked:
@@ -296,10 +259,3 @@ def count_unused(lines: Iterable[tuple[Line, int]], catalog: Catalog) -> Counter
         for found in line.get("region_present", {}).values():
             unused.update(f"findings of regions, {key}" for key in found if key not in asked)
     return unused
-
-
-def remark_on(unused: Counter[str]) -> Iterator[str]:
-    """Yield a line that lists unused labels, if there are any."""
-    if unused:
-        listed = ", ".join(f"{count} {what}" for what, count in sorted(unused.items()))
-        yield f"not used by this run: {listed}"

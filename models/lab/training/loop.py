@@ -35,7 +35,7 @@ from models.files import replacing
 from models.lab.training.batch import Batch, StageFilms, load
 from models.lab.training.catalog import Catalog, catalog_of
 from models.lab.training.forward import Forward
-from models.lab.training.labels import count_unused, remark_on, remarks_on, shares_of
+from models.lab.training.labels import count_unused
 from models.lab.training.model_writer import MODEL, TABLE, write_model
 from models.lab.training.noise import disturbed
 from models.lab.training.objectives import losses_of
@@ -97,10 +97,8 @@ def train(run: Run, *, stopped: Stopped = lambda: False, report: ProgressReport 
     cv2.setNumThreads(1)
     catalog = catalog_of(run.data.classes)
     film_store = open_film_store(run.data, run.store, catalog)
-    for remark in remarks_on(run.stages, shares_of(film_store.lines())):
-        report(remark)
-    for remark in remark_on(count_unused(film_store.lines(), catalog)):
-        report(remark)
+    if unused := count_unused(film_store.lines(), catalog):
+        report(f"not used by this run: {', '.join(f'{count} {what}' for what, count in sorted(unused.items()))}")
     model = build_model(run, catalog, () if run.data.words == "full" else film_store.texts())
     begun = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
     progress = Progress()

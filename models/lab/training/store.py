@@ -89,11 +89,11 @@ class FilmStore:
 
     def texts(self) -> set[str]:
         """Collect all sentences of all reports."""
-        return {sentence["text"] for line, _ in self.lines() for sentence in line.get("said", [])}
+        return {sentence["text"] for line in self.lines() for sentence in line.get("said", [])}
 
-    def lines(self) -> Iterator[tuple[Line, int]]:
-        """Read the labels of all films, with how often an epoch uses each."""
-        return ((shard.line(place), shard.repeat) for shard in self._shards for place in range(len(shard)))
+    def lines(self) -> Iterator[Line]:
+        """Read the labels of all films."""
+        return (shard.line(place) for shard in self._shards for place in range(len(shard)))
 
 
 def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, stopped: Stopped = never) -> bool:
