@@ -10,9 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +34,6 @@ _SHELF = 200
 _VERSION = 5
 """The version of the code that makes shards of real films. A new version makes new shards under other names."""
 _LOCK = "lock"
-_WAIT_SECONDS = 0.2
 _Maker = tuple[Path, Job]
 """The path of a shard's files, without their suffixes, and the job that makes the shard."""
 
@@ -99,13 +96,15 @@ class FilmStore:
 def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, stopped: Stopped = never) -> bool:
     """Make the missing films in this many processes. Returns False if the run was stopped before the end.
 
-    Raises ModelError if a file of real films has mistakes, OSError if a file cannot be written or a process ends
-    unexpectedly.
+    Raises ModelError if a file of real films has mistakes or another run makes films in the folder, OSError if a file
+    cannot be written or a process ends unexpectedly.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder, stopped=stopped, report=report) as is_alone:
-        if not is_alone:
-            return False
+    with (folder / _LOCK).open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ModelError(f"another run makes films in {folder}; run the command again when it has them") from error
         makers = [maker for films in data.films for maker in _film_makers(films, folder, data=data, report=report)]
         makers += _phantom_makers(data, folder)
         jobs = [make for path, make in makers if not path.with_suffix(".jsonl").exists()]
@@ -124,25 +123,6 @@ def open_film_store(data: Data, folder: Path, catalog: Catalog) -> FilmStore:
         repeat = films.times(own=len(places), most=most)
         shards += [_open(path, side=data.side, repeat=repeat) for path, _ in _cut(index, places, data=data)]
     return FilmStore(shards, catalog)
-
-
-@contextmanager
-def _alone(folder: Path, *, stopped: Stopped, report: ProgressReport) -> Iterator[bool]:
-    """Wait until no other run makes films in this folder. Yields False if the run was stopped while it waited."""
-    with (folder / _LOCK).open("ab") as file:
-        has_waited = False
-        while not stopped():
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if not has_waited:
-                    report(f"waiting for another run that makes films in {folder}")
-                has_waited = True
-                time.sleep(_WAIT_SECONDS)
-                continue
-            yield True
-            return
-        yield False
 
 
 def _film_makers(films: FilmSource, folder: Path, *, data: Data, report: ProgressReport) -> Iterator[_Maker]:
