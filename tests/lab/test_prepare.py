@@ -436,7 +436,7 @@ def test_half_of_the_readers_are_no_majority(tmp_path: Path) -> None:
     (_, film), *_ = listing(vindr_cxr(tmp_path, train=1, test=1)).films
 
     votes = {"Nodule/Mass": True, "Pneumonia": True, "COPD": False, "Rib fracture": False}
-    assert {label: there for label, there in film.labels if label in votes} == votes
+    assert {label: there for label, there in film.labels.items() if label in votes} == votes
 
 
 @LABORATORY

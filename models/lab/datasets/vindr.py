@@ -10,7 +10,7 @@ smallest to the largest, and equalized as scikit-image does, here on a table of 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -128,8 +128,8 @@ def fused(found: Mapping[str, Boxes]) -> dict[str, list[list[float]]]:
 
 class _Film(NamedTuple):
     dicom: str
-    labels: tuple[tuple[str, bool], ...]
-    boxes: tuple[tuple[str, tuple[tuple[float, ...], ...]], ...]
+    labels: dict[str, bool]
+    boxes: dict[str, list[list[float]]]
     several: bool
 
 
@@ -158,10 +158,8 @@ def make(film: _Film, out: Path) -> Made:
         _, encoded = cv2.imencode(".png", read_equalized(dicom))
         with replacing(picture) as file:
             file.write(encoded.tobytes())
-    found = {name: list(boxes) for name, boxes in film.boxes}
-    boxes = fused(found) if film.several else {name: [list(box) for box in own] for name, own in found.items()}
-    labels = dict(film.labels)
-    counts["boxes as drawn"] = sum(map(len, found.values()))
+    labels, boxes = film.labels, fused(film.boxes) if film.several else film.boxes
+    counts["boxes as drawn"] = sum(map(len, film.boxes.values()))
     counts["boxes"] = sum(map(len, boxes.values()))
     counts["boxes of classes that the majority did not see"] = sum(
         len(own) for name, own in boxes.items() if not labels.get(name)
@@ -191,8 +189,8 @@ def _films(source: Path, split: _Split, counts: Counter[str]) -> dict[str, _Film
             raise ModelError(f"{path} is missing, which {folder / f'image_labels_{split}.csv'} names; download it")
         films[name] = _Film(
             dicom=str(path),
-            labels=tuple((label, 2 * sum(own) > len(own)) for label, own in cast.items() if own),
-            boxes=tuple((label, tuple(own)) for label, own in boxes.get(name, {}).items()),
+            labels={label: 2 * sum(own) > len(own) for label, own in cast.items() if own},
+            boxes=boxes.get(name, {}),
             several=split == "train",
         )
     return films
@@ -218,11 +216,9 @@ def _vote(row: Row, column: str) -> int:
     return int(value)
 
 
-def _boxes(
-    path: Path, films: Mapping[str, object], counts: Counter[str]
-) -> dict[str, dict[str, list[tuple[float, ...]]]]:
+def _boxes(path: Path, films: Mapping[str, object], counts: Counter[str]) -> dict[str, dict[str, list[list[float]]]]:
     """Return the boxes of each film by class, the class with the most boxes first, as published."""
-    boxes: dict[str, dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
+    boxes: dict[str, dict[str, list[list[float]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows_of(path, ("image_id", "class_name", *_EDGES)):
         if (name := row.text("image_id")) not in films:
             raise row.refused("image_id", f"{name} has no row of labels")
@@ -236,12 +232,5 @@ def _boxes(
         if right <= left or bottom <= top:
             counts["boxes without area, left out"] += 1
         else:
-            boxes[name][label].append((left, top, right, bottom))
-    return {name: dict(_most_first(own)) for name, own in boxes.items()}
-
-
-def _most_first(
-    own: Mapping[str, Sequence[tuple[float, ...]]],
-) -> Iterator[tuple[str, list[tuple[float, ...]]]]:
-    for label in sorted(own, key=lambda label: -len(own[label])):
-        yield label, list(own[label])
+            boxes[name][label].append([left, top, right, bottom])
+    return {name: dict(sorted(own.items(), key=lambda found: -len(found[1]))) for name, own in boxes.items()}

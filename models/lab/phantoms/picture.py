@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import cv2
@@ -13,8 +13,10 @@ from models.lab.phantoms.anatomy import SIDES, SIGN, Anatomy, Habit, anatomy
 from models.lab.phantoms.bones import Break, add_bones, break_point, reach_of
 from models.lab.phantoms.drawing import BodyFraming, ByteArray, Frame, ellipse, fill
 from models.lab.phantoms.film import GrayArray, develop, exposure, finish, label, shut, shutters
-from models.lab.phantoms.findings import DRAWN, add_wires
+from models.lab.phantoms.findings import lungs
+from models.lab.phantoms.findings.devices import add_device, add_wires
 from models.lab.phantoms.plan import FilmPlan, Planned, plan_of
+from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.regions import ShutterWindow
 from models.lab.phantoms.report import sentences_of
 from models.lab.phantoms.scene import Scene, healthy
@@ -28,6 +30,17 @@ _EXCESS: Mapping[Severity, tuple[float, float]] = {
 """How much the cardiothoracic ratio exceeds 0.5."""
 _HIDDEN = 100 + 155 * 0.95
 """The value returned by `scene.displace` from which too little is visible below a cover."""
+_DRAWN: Mapping[FindingKey, Callable[[Scene, Planned, RandomStream], ByteArray]] = {
+    "atelectasis": lungs.add_atelectasis,
+    "consolidation": lungs.add_consolidation,
+    "edema": lungs.add_edema,
+    "lung_lesion": lungs.add_lesion,
+    "lung_opacity": lungs.add_opacity,
+    "pleural_effusion": lungs.add_effusion,
+    "pneumothorax": lungs.add_pneumothorax,
+    "support_devices": add_device,
+}
+"""By finding. An enlarged heart is part of the anatomy and fractures are part of the bones, so neither is here."""
 _IN_LUNGS: Set[FindingKey] = {"atelectasis", "consolidation", "edema", "lung_lesion", "lung_opacity"}
 
 
@@ -69,8 +82,8 @@ def draw(plan: FilmPlan, *, columns: int, rows: int, without: Set[int] = frozens
     add_bones(scene, plan.stream("bones"), list(breaks.values()))
     masks = {}
     for planned in shown:
-        if planned.finding in DRAWN:
-            masks[planned.number] = DRAWN[planned.finding](scene, planned, plan.stream(f"finding {planned.number}"))
+        if planned.finding in _DRAWN:
+            masks[planned.number] = _DRAWN[planned.finding](scene, planned, plan.stream(f"finding {planned.number}"))
             _hide(shown, masks, planned)
         elif planned.finding == "fracture":
             around = ellipse(break_point(body, breaks[planned.number]), (reach_of(breaks[planned.number]),) * 2)

@@ -44,16 +44,6 @@ class DetectionSettings:
     merge: Merge = "suppress"
     overlap: float = 0.25
 
-    def __post_init__(self) -> None:
-        if not (self.by_prompts or self.by_weights):
-            raise ValueError("a box must be scored by prompts, by weights, or both")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature ({self.temperature}) must be above 0")
-        if any(scale <= 0 for scale in self.scales):
-            raise ValueError("scales must be above 0")
-        if not 0 <= self.overlap <= 1:
-            raise ValueError(f"overlap ({self.overlap}) must lie in 0..1")
-
 
 SHIPPED: Mapping[str, DetectionSettings] = {
     "vindr": DetectionSettings(by_weights=True, temperature=0.5),
@@ -74,13 +64,10 @@ def detections(found: Detection, classes: ClassVectors, settings: DetectionSetti
     """Score and merge the boxes of C classes; may be called again with other settings.
 
     Returns for each film [detection, 6]: center x, center y, width, height, number of the class, score. With "suppress"
-    the best come first, among equals the first class first; with "enclose" they are in class order. Raises ValueError
-    unless there is one scale per class.
+    the best come first, among equals the first class first; with "enclose" they are in class order.
     """
     boxes, scores = as_array(found.boxes), _scores(found, classes, settings)
     if settings.scales:
-        if len(settings.scales) != boxes.shape[1]:
-            raise ValueError(f"{len(settings.scales)} scales do not fit {boxes.shape[1]} classes")
         factors = np.array(settings.scales, dtype=np.float32)[:, np.newaxis, np.newaxis]
         boxes = unit_boxes.clip(unit_boxes.scale(boxes, factors))
     films = zip(boxes, scores, strict=True)

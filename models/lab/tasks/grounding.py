@@ -30,12 +30,6 @@ class GroundingSettings:
     scale: float = 1.0
     overlap: float = 0.25
 
-    def __post_init__(self) -> None:
-        if self.scale <= 0:
-            raise ValueError(f"scale ({self.scale}) must be above 0")
-        if not 0 <= self.overlap <= 1:
-            raise ValueError(f"overlap ({self.overlap}) must lie in 0..1")
-
 
 def locate(network: Chex, picture: Picture, sentences: Tensor, padding: Tensor) -> Detection:
     """Locate sentences [F, S, dim] of films, padded by `batch.fill_up`; padding gets boxes and scores of zero."""

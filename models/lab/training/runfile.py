@@ -56,10 +56,6 @@ class FilmSource:
     balanced: bool = False
     held_out: str = ""
 
-    def times(self, *, own: int, most: int) -> int:
-        """Return how often an epoch uses each film; own, most: number of films here, and in the largest source."""
-        return round(self.repeat * most / own) if self.balanced else self.repeat
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:

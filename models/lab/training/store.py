@@ -120,7 +120,7 @@ def open_film_store(data: Data, folder: Path, catalog: Catalog) -> FilmStore:
     sources = [np.load(index) for index in indices]
     most = max([data.phantoms, *map(len, sources)])
     for films, index, places in zip(data.films, indices, sources, strict=True):
-        repeat = films.times(own=len(places), most=most)
+        repeat = round(films.repeat * most / len(places)) if films.balanced else films.repeat
         shards += [_open(path, side=data.side, repeat=repeat) for path, _ in _cut(index, places, data=data)]
     return FilmStore(shards, catalog)
 
