@@ -42,8 +42,7 @@ from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import DEFAULT, FIGURE_TASKS
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
-from models.lab.tasks.detection import DetectionSettings
-from models.lab.tasks.grounding import GroundingSettings
+from models.lab.tasks.detection import OVERLAP, DetectionSettings
 from models.lab.tasks.prompts import ClassVectors, embed
 from models.lab.tasks.regions import features_together
 from models.network.detector import Detection
@@ -188,7 +187,7 @@ def test_grounding_agrees_with_numbers_computed_by_hand() -> None:
         grounded([[QUARTER]], proposals([[QUARTER]], [[0.9]])),
     ]
 
-    made = grounding.measure(films, GroundingSettings(), NO_RESAMPLES)
+    made = grounding.measure(films, 1.0, NO_RESAMPLES)
 
     found, missed = (1 / 4 + 1 / 4) / (3 / 4 + 1 / 4), (1 / 4) / (1 / 2 + 1 / 4)
     assert made["mask_miou_pooled"] == pytest.approx((3 * found + 2 * missed) / 5), "as in the published code"
@@ -218,7 +217,7 @@ def test_the_scale_is_chosen_on_films() -> None:
     assert grounding.in_words(settings, chosen_on=None)["settings"] == {
         "chosen_on": None,
         "scale": 2.0,
-        "overlap": GroundingSettings().overlap,
+        "overlap": OVERLAP,
     }
 
 
@@ -229,7 +228,7 @@ def test_deviations_come_from_resampled_films() -> None:
 
     for figures, names in (
         (detection.measure(hits * 4, ASKED, BY_WEIGHTS, twenty), "map map_nms_fixed"),
-        (grounding.measure(said * 4, GroundingSettings(), twenty), "mask_miou mask_miou_pooled map map_one_class"),
+        (grounding.measure(said * 4, 1.0, twenty), "mask_miou mask_miou_pooled map map_one_class"),
     ):
         deviations = cast("dict[str, float]", figures["deviations"])
         assert deviations.keys() == {*names.split()}

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from models.engines import FloatArray
-from models.lab.tasks import detection, grounding
+from models.lab.tasks import detection
 from models.lab.tasks.batch import Picture, fill_up
-from models.lab.tasks.detection import SHIPPED, DetectionSettings, detections
-from models.lab.tasks.grounding import GroundingSettings, groundings
+from models.lab.tasks.detection import SHIPPED, DetectionSettings, detections, groundings
 from models.lab.tasks.prompts import ClassPrompt, ClassVectors, DataSet, class_prompts, region_prompts
 from models.lab.tasks.regions import features_apart, features_together
 from models.lab.tasks.sentence_selection import SelectedSentence, gets_sentence, published_selection
@@ -128,7 +127,7 @@ def sentences(*counts: int) -> list[Tensor]:
 def test_boxes_of_a_sentence_come_best_first_without_overlaps() -> None:
     proposed = proposals([[LEFT, NEAR_LEFT, RIGHT], [RIGHT, LEFT, NEAR_LEFT]], [[0.2, 0.4, 0.6], [0.1, 0.5, 0.3]])
 
-    ((first, second),) = groundings(proposed, torch.tensor([[False, False]]), GroundingSettings())
+    ((first, second),) = groundings(proposed, torch.tensor([[False, False]]))
 
     np.testing.assert_allclose(first, [[*RIGHT, 0.6], [*NEAR_LEFT, 0.4]], atol=1e-6)
     np.testing.assert_allclose(second, [[*LEFT, 0.5], [*RIGHT, 0.1]], atol=1e-6)
@@ -136,9 +135,9 @@ def test_boxes_of_a_sentence_come_best_first_without_overlaps() -> None:
 
 def test_padding_finds_nothing_but_sentences_see_it_as_published(network: Chex, picture: Picture) -> None:
     rows = sentences(3, 1)
-    together = grounding.locate(network, picture, *fill_up(rows))
+    together = detection.locate(network, picture, *fill_up(rows))
 
-    first, second = (grounding.locate(network, one_film(picture, n), *fill_up(rows[n : n + 1])) for n in range(2))
+    first, second = (detection.locate(network, one_film(picture, n), *fill_up(rows[n : n + 1])) for n in range(2))
 
     torch.testing.assert_close(first.boxes, together.boxes[:1], msg="a film that fills its row")
     torch.testing.assert_close(first.scores, together.scores[:1])

@@ -15,18 +15,17 @@ from models.errors import ModelError
 from models.lab.golden.recording import Computed, RecordedNetwork
 from models.lab.losses import contrast, language
 from models.lab.losses.detection import box_cost, focal, giou_cost, l1_cost, match_evenly
-from models.lab.tasks import detection, grounding, sentence_selection
+from models.lab.tasks import detection, sentence_selection
 from models.lab.tasks import regions as boxes_of_films
 from models.lab.tasks.batch import Picture, as_array, fill_up
 from models.lab.tasks.detection import SHIPPED, DetectionSettings
-from models.lab.tasks.grounding import GroundingSettings
 from models.lab.tasks.prompts import ClassPrompt, DataSet, class_prompts, embed_classes
 from models.manifest import ReportRule
 from models.reading.deduplicate import similarity_of, unit_length
 
 _DETECTIONS: Mapping[str, DataSet] = {"od_vindrcxr": "vindr", "od_nih8": "nih8", "od_mscxr": "mscxr"}
 _RULES = ("official", "hi", "lo", "soft", "soft_positiveness")
-_GROUNDINGS = {"official": GroundingSettings(), "scaled": GroundingSettings(scale=1.3)}
+_SCALES_OF_SENTENCES = {"official": 1.0, "scaled": 1.3}
 
 
 def losses(ours: RecordedNetwork) -> Computed:
@@ -123,13 +122,13 @@ def groundings(ours: RecordedNetwork) -> Computed:
     picture = ours.look()
     sentences = ours.recording.sentences_of_films("sg/sentences")
     features, padding = fill_up([ours.embed(film) for film in sentences])
-    found = grounding.locate(ours.network, picture, features, padding)
+    found = detection.locate(ours.network, picture, features, padding)
     yield "sg/sentence_features", features
     yield "sg/sentence_mask", ~padding
     yield "sg/multiboxes", found.boxes
     yield "sg/multiboxes_weights", found.scores
-    for variant, settings in _GROUNDINGS.items():
-        for film, grounded in enumerate(grounding.groundings(found, padding, settings)):
+    for variant, scale in _SCALES_OF_SENTENCES.items():
+        for film, grounded in enumerate(detection.groundings(found, padding, scale=scale)):
             for sentence, rows in enumerate(grounded):
                 yield f"sg/{variant}/pred_boxes{film}_{sentence}", rows
 

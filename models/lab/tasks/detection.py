@@ -1,14 +1,16 @@
-"""Pathology detection: boxes of the classes of a data set, each with a score (spec §9.2).
+"""Boxes of the classes of a data set (pathology detection, spec §9.2), and of sentences (grounding, spec §9.3).
 
-All classes of a film are queried together and see each other, as published (spec §4.2, BUG-2): leaving one out
-changes the boxes of the others. Films do not affect each other. The post decoder is not used.
+All prompts of a film are queried together and see each other, as published (spec §4.2, BUG-2): leaving a class out
+changes the boxes of the others. Sentences also see the padding of the others: their boxes depend on how far other films
+of the batch lengthen their row. Ground films one by one if results must not depend on the batch. The post decoder is
+not used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,8 @@ from models.network.detector import Detection
 from models.reading.phrasebook import contrast
 
 Merge = Literal["suppress", "enclose"]
+OVERLAP: Final = 0.25
+"""The published overlap from which the worse one of two boxes is removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,7 @@ class DetectionSettings:
     temperature: float = 1.0
     scales: tuple[float, ...] = ()
     merge: Merge = "suppress"
-    overlap: float = 0.25
+    overlap: float = OVERLAP
 
 
 SHIPPED: Mapping[str, DetectionSettings] = {
@@ -53,10 +57,14 @@ SHIPPED: Mapping[str, DetectionSettings] = {
 """The published settings, by data set. The scales behind the paper's figures were never published (spec §9.2)."""
 
 
-def locate(network: Chex, picture: Picture, prompts: Tensor) -> Detection:
-    """Locate prompts [C, dim], the same for every film."""
+def locate(network: Chex, picture: Picture, prompts: Tensor, padding: Tensor | None = None) -> Detection:
+    """Locate prompts: [C, dim], the same for every film, or [F, S, dim], padded by `batch.fill_up`.
+
+    Padding gets boxes and scores of zero.
+    """
     patches, positions, _ = picture
-    found: Detection = network.detector(patches, positions, prompts.expand(len(patches), -1, -1), group=None)
+    asked = prompts.expand(len(patches), -1, -1)
+    found: Detection = network.detector(patches, positions, asked, group=None, padding=padding)
     return found
 
 
@@ -74,6 +82,27 @@ def detections(found: Detection, classes: ClassVectors, settings: DetectionSetti
     if settings.merge == "enclose":
         return [_enclosed(*film) for film in films]
     return [_suppressed(*film, overlap=settings.overlap) for film in films]
+
+
+def groundings(found: Detection, padding: Tensor, *, scale: float = 1.0) -> list[list[FloatArray]]:
+    """Choose the boxes of each sentence; may be called again with another scale.
+
+    scale: factor for width and height of all boxes; 1 is as published
+    Returns for each film and each of its sentences [box, 5]: center x, center y, width, height, score; best first,
+    without those that overlap a better one by more than `OVERLAP`.
+    """
+    boxes = unit_boxes.clip(unit_boxes.scale(as_array(found.boxes), scale))
+    films = zip(boxes, as_array(found.scores), ~padding.cpu().numpy(), strict=True)
+    return [
+        [_of_sentence(*sentence) for sentence in zip(located[given], scores[given], strict=True)]
+        for located, scores, given in films
+    ]
+
+
+def _of_sentence(boxes: FloatArray, scores: FloatArray) -> FloatArray:
+    """Remove duplicate boxes of one sentence, boxes [R, 4] with scores [R]."""
+    kept = unit_boxes.suppress(unit_boxes.to_corners(boxes), scores, threshold=OVERLAP)
+    return np.column_stack([boxes, scores])[kept]
 
 
 def _scores(found: Detection, classes: ClassVectors, settings: DetectionSettings) -> FloatArray:

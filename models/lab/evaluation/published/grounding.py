@@ -23,9 +23,8 @@ from models.lab.evaluation.detection import SCALES, Detections, Precision
 from models.lab.evaluation.published.labels import Phrase
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.statistics import Bootstrap, Figures, Indices
-from models.lab.tasks import grounding
 from models.lab.tasks.batch import Picture, fill_up
-from models.lab.tasks.grounding import GroundingSettings
+from models.lab.tasks.detection import OVERLAP, groundings, locate
 from models.lab.tasks.prompts import embed
 from models.network.detector import Detection
 
@@ -47,20 +46,20 @@ def grounded(model: PublishedModel, phrases: tuple[Phrase, ...], picture: Pictur
     if not phrases:
         return None
     vectors, padding = fill_up([embed(model.network, model.phrases, [(phrase.text,) for phrase in phrases])])
-    return Grounded(phrases, grounding.locate(model.network, picture, vectors, padding), padding)
+    return Grounded(phrases, locate(model.network, picture, vectors, padding), padding)
 
 
-def chosen(films: Sequence[Grounded]) -> GroundingSettings:
+def chosen(films: Sequence[Grounded]) -> float:
     """Choose the scale by mAP of one class; of equals the one nearest 1."""
-    scales = [GroundingSettings(scale=scale) for scale in sorted(SCALES, key=lambda scale: abs(scale - 1))]
-    return max(scales, key=lambda some: _precision(films, some).per_class()[_PHRASE] or 0.0)
+    scales = sorted(SCALES, key=lambda scale: abs(scale - 1))
+    return max(scales, key=lambda scale: _precision(films, scale).per_class()[_PHRASE] or 0.0)
 
 
-def measure(films: Sequence[Grounded], settings: GroundingSettings, bootstrap: Bootstrap) -> dict[str, object]:
+def measure(films: Sequence[Grounded], scale: float, bootstrap: Bootstrap) -> dict[str, object]:
     """Compute all figures of grounding."""
     counts = [len(film.phrases) for film in films]
     own = np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
-    pixels, precision = _mask_pixels(films, settings), _precision(films, settings)
+    pixels, precision = _mask_pixels(films, scale), _precision(films, scale)
     by_phrase = np.array([precision.per_class(np.array([number]))[_PHRASE] for number in range(len(pixels))])
 
     def figures(some: Indices) -> Figures:
@@ -80,15 +79,9 @@ def measure(films: Sequence[Grounded], settings: GroundingSettings, bootstrap: B
     }
 
 
-def in_words(settings: GroundingSettings, *, chosen_on: str | None) -> dict[str, object]:
+def in_words(scale: float, *, chosen_on: str | None) -> dict[str, object]:
     """Return settings as they stand beside a result; chosen_on: the name of a file, None if they are as published."""
-    return {
-        "settings": {
-            "chosen_on": chosen_on,
-            "scale": settings.scale,
-            "overlap": settings.overlap,
-        }
-    }
+    return {"settings": {"chosen_on": chosen_on, "scale": scale, "overlap": OVERLAP}}
 
 
 def mask(boxes: FloatArray) -> NDArray[np.bool_]:
@@ -100,11 +93,11 @@ def mask(boxes: FloatArray) -> NDArray[np.bool_]:
     return covered
 
 
-def _mask_pixels(films: Sequence[Grounded], settings: GroundingSettings) -> NDArray[np.int64]:
+def _mask_pixels(films: Sequence[Grounded], scale: float) -> NDArray[np.int64]:
     """Count the pixels that masks share and that either covers: [phrase, least score, 2]."""
     counted = []
     for phrases, found, padding in films:
-        (of_film,) = grounding.groundings(found, padding, settings)
+        (of_film,) = groundings(found, padding, scale=scale)
         for phrase, rows in zip(phrases, of_film, strict=True):
             true = mask(phrase.boxes)
             masks = [mask(rows[rows[:, 4] > least, :4]) for least in LEAST_SCORES]
@@ -117,10 +110,10 @@ def _ratios(pixels: NDArray[np.int64]) -> NDArray[np.float64]:
     return ratios
 
 
-def _precision(films: Sequence[Grounded], settings: GroundingSettings) -> Precision:
+def _precision(films: Sequence[Grounded], scale: float) -> Precision:
     truths, boxes = [], []
     for phrases, found, padding in films:
-        (of_film,) = grounding.groundings(found, padding, settings)
+        (of_film,) = groundings(found, padding, scale=scale)
         for phrase, rows in zip(phrases, of_film, strict=True):
             truths.append(Truth(boxes={_PHRASE: phrase.boxes}, located=frozenset({_PHRASE})))
             boxes.append(Detections(rows[:, :4], np.zeros(len(rows), dtype=np.intp), rows[:, 4]))

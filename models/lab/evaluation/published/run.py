@@ -29,7 +29,6 @@ from models.lab.evaluation.request import (
 )
 from models.lab.evaluation.statistics import Bootstrap
 from models.lab.tasks.batch import Picture
-from models.lab.tasks.grounding import GroundingSettings
 from models.lab.tasks.prompts import DataSet
 from models.progress import ProgressReport
 
@@ -108,12 +107,12 @@ def _grounding(session: Session) -> dict[str, object]:
         looks = looked_at(session.model, films, session.report, stage=stage)
         return _counted(grounding.grounded(session.model, case.published.phrases, picture) for case, picture in looks)
 
-    settings, name = GroundingSettings(), None
+    scale, name = 1.0, None
     if session.choose_on is not None:
         name, others = session.choose_on
-        settings = grounding.chosen(grounded(others, "choosing, phrases"))
+        scale = grounding.chosen(grounded(others, "choosing, phrases"))
     films = grounded(session.films, "reading, phrases")
-    return grounding.measure(films, settings, session.bootstrap()) | grounding.in_words(settings, chosen_on=name)
+    return grounding.measure(films, scale, session.bootstrap()) | grounding.in_words(scale, chosen_on=name)
 
 
 def _boxes(session: Session) -> dict[str, object]:
