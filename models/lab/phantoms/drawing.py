@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -25,6 +25,7 @@ from models.lab.phantoms.random_streams import RandomStream
 Points = NDArray[np.float64]
 FloatArray = NDArray[np.float32]
 ByteArray = NDArray[np.uint8]
+_Level = TypeVar("_Level", np.uint8, np.uint16)
 _FRACTION_BITS = 4
 
 
@@ -162,7 +163,7 @@ def solid(frame: Frame, outlines: list[Points], *, thick: float, radius: float) 
     return rounded(fill(frame, outlines), radius * frame.scale) * np.float32(thick)
 
 
-def soften(layer: ByteArray, sigma: float) -> ByteArray:
+def soften(layer: NDArray[_Level], sigma: float) -> NDArray[_Level]:
     """Blur a layer; sigma in pixels."""
     if sigma < 0.2:
         return layer

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from models.lab.phantoms.drawing import FloatArray, Frame
+from models.lab.phantoms.drawing import FloatArray, Frame, soften
 from models.lab.phantoms.random_streams import RandomStream
 from models.lab.phantoms.regions import ShutterWindow
 
@@ -106,12 +106,7 @@ def develop(attenuation: FloatArray, taken: Exposure, frame: Frame, stream: Rand
 
 def finish(gray: GrayArray, taken: Exposure, frame: Frame) -> GrayArray:
     """Blur as the detector does; only the printing comes after it."""
-    sigma = taken.blur * frame.side / 224
-    if sigma < 0.2:
-        return gray
-    reach = max(1, round(2.5 * sigma))
-    size = (2 * reach + 1, 2 * reach + 1)
-    return np.asarray(cv2.GaussianBlur(gray, size, sigma, hint=cv2.ALGO_HINT_ACCURATE), dtype=np.uint16)
+    return soften(gray, taken.blur * frame.side / 224)
 
 
 @cache
