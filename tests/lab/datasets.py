@@ -291,9 +291,6 @@ def chest_imagenome(folder: Path, *, patients: int = 12) -> Path:
         scene = scene_graph(number)
         (silver / "scene_graph" / f"{dicom_id(2 * number)}_SceneGraph.json").write_text(json.dumps(scene))
     (silver / "scene_graph" / f"{dicom_id(999)}_SceneGraph.json").write_text("{}")
-    write_table(
-        silver / "splits" / "images_to_avoid.csv", ["subject_id", "study_id", "dicom_id"], [[1, 2, dicom_id(6)]]
-    )
     return folder
 
 

@@ -16,7 +16,6 @@ from models.errors import ModelError
 from models.lab.datasets.mimic import SPLITS, Place, line_at, places_of
 from models.lab.datasets.preparation import Listing, Made, Published
 from models.lab.datasets.reports import clean
-from models.lab.datasets.tables import rows_of
 from models.lab.film_lines import FilmLine, SentenceLine
 from models.lab.tasks.labels import CIG, REGIONS
 
@@ -86,10 +85,6 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
     if not scenes.is_dir():
         raise ModelError(f"{scenes} is missing; unpack scene_graph.zip in {scenes.parent}")
     names = {path.name for path in scenes.iterdir()}
-    avoided = {
-        row.text("dicom_id")
-        for row in rows_of(source / "silver_dataset" / "splits" / "images_to_avoid.csv", ("dicom_id",))
-    }
     counts = Counter[str]({"scene graphs": len(names)})
     counts["classes of diseases"] = sum(name.startswith(_CATEGORIES["disease"]) for name in CIG)
     counts["classes of anatomical findings"] = len(CIG) - counts["classes of diseases"]
@@ -100,8 +95,6 @@ def listing(source: Path, mimic: Path) -> Listing[_Film]:
             continue
         names.remove(scene)
         films[split].append(_Film(place, scene=str(scenes / scene), needs_report=split == "train"))
-        if name in avoided and split == "train":
-            counts["films in train.jsonl of patients of the gold set, as published"] += 1
     counts["scene graphs of no frontal film of MIMIC-CXR, left out"] = len(names)
     return Listing(
         films=[(name, film) for name, own in films.items() for film in own],
