@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cv2
 import numpy as np
@@ -46,6 +46,20 @@ class DrawnQuestion:
     is_placed: bool = True
 
 
+class AskedBoxes(NamedTuple):
+    """The questions of F films as arrays.
+
+    boxes: [F, S, T, 4]; valid: [F, S, T], which of them exist; padding: [F, S], which are no questions
+    is_sentence, is_placed: [F, S], see `DrawnQuestion`; False for padding
+    """
+
+    boxes: Tensor
+    valid: Tensor
+    padding: Tensor
+    is_sentence: Tensor
+    is_placed: Tensor
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """F films and their labels; see `labels.FilmLabels` for the arrays.
@@ -77,8 +91,8 @@ class Batch:
         }
         return replace(self, **moved)
 
-    def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the boxes of the questions [F, S, T, 4], which of them exist, and which questions are padding.
+    def asked_boxes(self) -> AskedBoxes:
+        """Return the questions as arrays.
 
         T is the T of the classes' boxes; further boxes of a question are dropped. S is at least 2: if a film's only
         question were padding, attention would have nothing to attend to (spec §4.2).
@@ -88,14 +102,16 @@ class Batch:
         boxes = torch.zeros(len(self.asked), most, room, 4)
         valid = torch.zeros(len(self.asked), most, room, dtype=torch.bool)
         padding = torch.ones(len(self.asked), most, dtype=torch.bool)
+        is_sentence, is_placed = ~padding, ~padding
         for film, asked in enumerate(self.asked):
-            padding[film, : len(asked)] = False
             for place, question in enumerate(asked):
+                padding[film, place] = False
+                is_sentence[film, place], is_placed[film, place] = question.is_sentence, question.is_placed
                 rows = question.boxes[:room]
                 boxes[film, place, : len(rows)] = torch.from_numpy(rows)
                 valid[film, place, : len(rows)] = True
-        device = self.pixels.device
-        return boxes.to(device), valid.to(device), padding.to(device)
+        made = (boxes, valid, padding, is_sentence, is_placed)
+        return AskedBoxes(*(array.to(self.pixels.device) for array in made))
 
 
 class StageFilms(Dataset[Batch]):

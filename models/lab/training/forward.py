@@ -6,7 +6,7 @@ decoder returns; sentences and decisions are made from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.lab.losses.detection import FindingLoss, finding_detection, likelihood
-from models.lab.training.batch import Batch, DrawnQuestion
+from models.lab.training.batch import AskedBoxes, Batch
 from models.lab.training.catalog import Catalog
 from models.lab.training.stages import Objective, Stage
 from models.lab.training.text_encoding import TextEncoder, Vocabulary
@@ -67,6 +67,9 @@ class Forward:
 
     classes: the numbers of the C' drawn classes; judged: these and the C'' classes that regions are labeled for
     regions: the A' regions with one box; drawn_regions: those whose boxes and sentences count in the losses
+    positive, negative: the vectors of the drawn classes' phrases, [C', dim], and of their opposites; judged_positive,
+    judged_negative: those of the classes in `judged`, [C'', dim]
+    region_vectors: those of A' regions with one box, then of B with two if the stage has "anat-detect", [A' + B, dim]
     by_boxes: whether region features come from the true boxes or from prompts with the region's name
     """
 
@@ -95,9 +98,12 @@ class Forward:
         # The loss itself draws some of the absent classes that regions are judged for.
         judged = _numbers(batch.region_known.any(dim=0).any(dim=0)) if "anat-cls" in stage.losses else []
         self.judged = sorted({*self.classes, *judged}) or [0]
-        self._own = [self.judged.index(number) for number in self.classes]
-        self._phrases = self._draw_phrases()
-        self._vectors = text_encoder.vectors([*self._phrases, *self._texts()])
+        phrases = self._draw_phrases()
+        self._vectors = text_encoder.vectors([*phrases, *self._texts()])
+        ends = [len(self.judged), 2 * len(self.judged)]
+        self.judged_positive, self.judged_negative, self.region_vectors = self.embed(phrases).tensor_split(ends)
+        own = [self.judged.index(number) for number in self.classes]
+        self.positive, self.negative = self.judged_positive[own], self.judged_negative[own]
 
     @cached_property
     def picture(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -105,55 +111,20 @@ class Forward:
         return self.network.encode_image(self.batch.pixels)
 
     @cached_property
-    def asked_boxes(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Boxes of the text questions, which of them exist, which questions are padding; see `Batch.asked_boxes`."""
+    def asked_boxes(self) -> AskedBoxes:
+        """The text questions as arrays."""
         return self.batch.asked_boxes()
-
-    @cached_property
-    def positive(self) -> Tensor:
-        """The phrase vectors of the drawn classes, [C', dim]."""
-        return self.judged_positive[self._own]
-
-    @cached_property
-    def negative(self) -> Tensor:
-        """The vectors of the drawn classes' opposites, [C', dim]."""
-        return self.judged_negative[self._own]
-
-    @cached_property
-    def judged_positive(self) -> Tensor:
-        """The phrase vectors of the classes in `judged`, [C'', dim]."""
-        return self.embed(self._phrases[: len(self.judged)])
-
-    @cached_property
-    def judged_negative(self) -> Tensor:
-        """The vectors of their opposites, [C'', dim]."""
-        return self.embed(self._phrases[len(self.judged) : 2 * len(self.judged)])
-
-    @cached_property
-    def region_vectors(self) -> Tensor:
-        """The vectors of A' regions with one box, then of B with two if the stage has "anat-detect": [A' + B, dim]."""
-        return self.embed(self._phrases[2 * len(self.judged) :])
 
     @cached_property
     def sentences(self) -> Tensor:
         """The vectors of the text questions, [F, S, dim]; zeros where a film has fewer."""
-        longest = self.asked_boxes[2].shape[1]
+        longest = self.asked_boxes.padding.shape[1]
         blank = torch.zeros(longest, self.network.sizes.dim, device=self.batch.pixels.device)
         rows = [
             torch.cat([self.embed([question.text for question in asked]), blank[len(asked) :]]) if asked else blank
             for asked in self.batch.asked
         ]
         return torch.stack(rows)
-
-    @cached_property
-    def is_sentence(self) -> Tensor:
-        """The mask of the questions that are sentences of the report, [F, S]."""
-        return self._marked(lambda question: question.is_sentence)
-
-    @cached_property
-    def is_placed(self) -> Tensor:
-        """The mask of the questions with known boxes, also if there are none, [F, S]."""
-        return self._marked(lambda question: question.is_placed)
 
     @cached_property
     def found(self) -> Detection:
@@ -165,8 +136,8 @@ class Forward:
     @cached_property
     def found_sentences(self) -> Detection:
         """The detections of the text questions."""
-        padding = self.asked_boxes[2]
-        return self._detect(self.sentences, padding=padding if self.stage.drawing.padded else None)
+        padding = self.asked_boxes.padding if self.stage.drawing.padded else None
+        return self._detect(self.sentences, padding=padding)
 
     @cached_property
     def finding_loss(self) -> FindingLoss:
@@ -185,16 +156,15 @@ class Forward:
     @cached_property
     def sentence_loss(self) -> FindingLoss:
         """The loss of the boxes and scores of the text questions."""
-        boxes, valid, _ = self.asked_boxes
         scores = self.found_sentences.scores
         return finding_detection(
             self.found_sentences.boxes,
             scores,
             # A question has no opposite to compare with; a constant does not affect the matching.
             likely=torch.full_like(scores, 0.5),
-            target=boxes,
-            valid=valid,
-            labeled=self.is_placed,
+            target=self.asked_boxes.boxes,
+            valid=self.asked_boxes.valid,
+            labeled=self.asked_boxes.is_placed,
             answerer=self.stage.drawing.answerer,
         )
 
@@ -232,13 +202,6 @@ class Forward:
     @cached_property
     def _decoded_prompts(self) -> Tensor:
         return self._decode(self.found, together=self._together)
-
-    def _marked(self, is_so: Callable[[DrawnQuestion], bool]) -> Tensor:
-        """Return the mask of the text questions that fulfil a condition, [F, S]; False for padding."""
-        marks = torch.zeros(self.sentences.shape[:2], dtype=torch.bool)
-        for film, asked in enumerate(self.batch.asked):
-            marks[film, : len(asked)] = torch.tensor([is_so(question) for question in asked], dtype=torch.bool)
-        return marks.to(self.batch.pixels.device)
 
     def _draw_classes(self) -> list[int]:
         """Draw the expected number of classes from each data set, among those with labels on some film of the batch.

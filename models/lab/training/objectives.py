@@ -183,9 +183,10 @@ def anat_mse(forward: Forward) -> Tensor:
 
 def global_contr(forward: Forward) -> Tensor:
     """Loss "global-contr": CLIP's loss between films and their reports, among films with a report."""
-    marks = forward.is_sentence.unsqueeze(-1)
+    is_sentence = forward.asked_boxes.is_sentence
+    marks = is_sentence.unsqueeze(-1)
     texts = forward.sentences.masked_fill(~marks, 0).sum(dim=1) / marks.sum(dim=1).clamp(min=1)
-    told = forward.is_sentence.any(dim=1)
+    told = is_sentence.any(dim=1)
     films = forward.picture[0].mean(dim=1)
     return contrast.global_contrast(films[told], texts[told])
 
@@ -204,15 +205,15 @@ def align(forward: Forward) -> Tensor:
     regions = functional.pad(batch.regions[:, forward.regions].unsqueeze(2), (0, 0, 0, boxes.shape[2] - 1))
     seen = batch.seen[:, forward.regions]
     first = functional.pad(seen.unsqueeze(2), (0, boxes.shape[2] - 1))
-    asked, asked_valid, _ = forward.asked_boxes
+    asked = forward.asked_boxes
     grid = forward.network.sizes.image_encoder.grid
     covered = coverage(
-        torch.cat([boxes, regions, asked], dim=1),
-        torch.cat([batch.valid[:, forward.classes], first, asked_valid], dim=1),
+        torch.cat([boxes, regions, asked.boxes], dim=1),
+        torch.cat([batch.valid[:, forward.classes], first, asked.valid], dim=1),
         grid=grid,
     )
     logits = torch.cat([forward.heads.align(patches, phrases), forward.heads.align(patches, forward.sentences)], dim=1)
-    counted = torch.cat([batch.located[:, forward.classes], seen, forward.is_placed], dim=1)
+    counted = torch.cat([batch.located[:, forward.classes], seen, asked.is_placed], dim=1)
     inside = (functional.softplus(-logits) * covered).sum(dim=-1) / covered.sum(dim=-1).clamp(min=1)
     outside = (functional.softplus(logits) * (1 - covered)).sum(dim=-1) / (1 - covered).sum(dim=-1).clamp(min=1)
     return mean_by_film(inside + outside, counted)
@@ -267,10 +268,10 @@ LOSSES: Mapping[Objective, Loss] = {
     "anat-mse": anat_mse,
     "anat-gen": of_regions,
     "sent-contr": lambda forward: contrast.sentence_contrast(
-        forward.decoded_sentences, forward.sentences, forward.is_sentence
+        forward.decoded_sentences, forward.sentences, forward.asked_boxes.is_sentence
     ),
     "sent-mse": lambda forward: contrast.squared_error(
-        forward.decoded_sentences, forward.sentences, forward.is_sentence
+        forward.decoded_sentences, forward.sentences, forward.asked_boxes.is_sentence
     ),
     "sent-gen": of_sentences,
     "global-contr": global_contr,
