@@ -7,7 +7,8 @@ head does not learn from give its temperature and its thresholds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from models.checkpoint.card import section
 from models.checkpoint.files import CARD, file_sha256, verify
 from models.checkpoint.weights import load_network, load_stored, save_weights
 from models.contract import VIEWS, View
@@ -315,30 +317,21 @@ def _write(directory: Path, manifest: Manifest, head: ViewHead, run: ViewRun, en
     }
     card = (directory / CARD).read_text(encoding="utf-8")
     save_weights(directory / WEIGHTS, state)
-    (directory / CARD).write_text(_with_section(card, _section(run, encoded)), encoding="utf-8")
+    text = section(
+        "view_head",
+        run=run,
+        sources=[f"`{Path(source.file).name}`" for source in run.data.films],
+        films=len(encoded.views),
+        set_aside=int(encoded.calibrates.sum()),
+    )
+    (directory / CARD).write_text(_with_section(card, text), encoding="utf-8")
     hashes = {name: file_sha256(directory / name) for name in (WEIGHTS, CARD)}
     write_manifest(directory, replace(manifest, files={**manifest.files, **hashes}))
 
 
-def _section(run: ViewRun, encoded: EncodedFilms) -> Iterable[str]:
-    films, set_aside = len(encoded.views), int(encoded.calibrates.sum())
-    sources = ", ".join(f"`{Path(source.file).name}`" for source in run.data.films) or "no real films"
-    yield HEADING
-    yield ""
-    yield (
-        "A small head on the image encoder tells views (AP, PA, lateral, no chest), and mirrored and rotated films. "
-        f"It learned from {films - set_aside:,} pictures: of {run.data.phantoms:,} phantoms (frontal, lateral, other "
-        f"parts of the body, blanks, noise) and of {sources}; {set_aside:,} others gave temperature and thresholds. "
-        f"Seed {run.seed}, {run.training.steps:,} steps. Neither real laterals nor other parts were at hand."
-    )
-    yield ""
-
-
-def _with_section(card: str, section: Iterable[str]) -> str:
+def _with_section(card: str, text: str) -> str:
     """Put the section before the figures, which `models.lab.evaluation.card` replaces, or at the end."""
-    before, heading, after = card.partition(f"{HEADING}\n")
-    if heading:
-        following = after.find("\n## ")
-        card = before + (after[following + 1 :] if following >= 0 else "")
-    before, measured, after = card.partition("## Measured")
-    return f"{before.rstrip()}\n\n" + "\n".join(section) + (f"\n{measured}{after}" if measured else "")
+    sections = [own for own in re.split(r"^(?=## )", card, flags=re.MULTILINE) if not own.startswith(HEADING)]
+    place = next((number for number, own in enumerate(sections) if own.startswith("## Measured")), len(sections))
+    sections[place - 1] = f"{sections[place - 1].rstrip()}\n\n"
+    return "".join([*sections[:place], text, *sections[place:]]).rstrip() + "\n"
