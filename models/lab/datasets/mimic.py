@@ -76,7 +76,6 @@ def line_at(place: Place, out: Path) -> FilmLine:
 class _Film(NamedTuple):
     picture: str
     report: str
-    dicom: str
     subject: str
     study: str
     view: str
@@ -174,7 +173,6 @@ def _film(row: Row, view: str, source: Path, reports: Path, chexpert: Mapping[st
     return _Film(
         picture=str(source / folder / f"s{study}" / f"{name}.jpg"),
         report=str(reports / folder / f"s{study}.txt"),
-        dicom=name,
         subject=subject,
         study=study,
         view=view,

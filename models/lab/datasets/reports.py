@@ -77,13 +77,8 @@ def clean(sentence: str) -> str:
 def _split(text: str) -> list[str]:
     # pysbd takes a line's end for that of a sentence; reports are wrapped at 80 columns.
     paragraphs = (" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", _WET_READ.sub(" ", text)))
-    sentences = (clean(sentence) for paragraph in paragraphs for sentence in _segment(paragraph))
+    sentences = (clean(sentence) for paragraph in paragraphs for sentence in _segmenter().segment(paragraph))
     return list(dict.fromkeys(sentence for sentence in sentences if len(sentence.split()) >= _LEAST_WORDS))
-
-
-def _segment(paragraph: str) -> list[str]:
-    segments: list[str] = _segmenter().segment(paragraph)
-    return segments
 
 
 @cache

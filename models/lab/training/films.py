@@ -21,6 +21,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from models.checkpoint.files import file_sha256
 from models.errors import ModelError
 from models.lab.film_lines import (
     FilmLine,
@@ -40,7 +41,6 @@ from models.lab.training.split import HeldOut, read_held_out
 Places = NDArray[np.int64]
 """The positions of films in a file: [film, 2], the number of the line, from 1, and the offset of its first byte."""
 
-_BLOCK = 1 << 20
 _QUALITY = 90
 
 
@@ -56,14 +56,12 @@ class TrainingFilm(NamedTuple):
 def digest_of(films: FilmSource, *, version: int) -> str:
     """Hash a set of films together with the version of the program that reads them. Raises ModelError."""
     held_out = _held_out(films)
-    digest = hashlib.sha256(f"{version} {films.file} {films.most} {held_out.share} {sorted(held_out.named)}".encode())
     try:
-        with Path(films.file).open("rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
+        content = file_sha256(Path(films.file))
     except OSError as error:
         raise ModelError(f"{films.file} cannot be read ({error.strerror}); correct data.films.file") from error
-    return digest.hexdigest()[:12]
+    meant = f"{version} {films.file} {films.most} {held_out.share} {sorted(held_out.named)} {content}"
+    return hashlib.sha256(meant.encode()).hexdigest()[:12]
 
 
 def _held_out(films: FilmSource) -> HeldOut:

@@ -17,7 +17,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -45,10 +45,9 @@ from models.lab.training.stages import Stage
 from models.lab.training.store import FilmStore, open_film_store, stock
 from models.lab.training.text_encoding import TextEncoder
 from models.lab.training.trained_model import TrainedModel, build_model, free, set_box_tokens
+from models.lab.training.workers import Stopped
 from models.program import command_for
 from models.progress import ProgressReport, quiet
-
-Stopped = Callable[[], bool]
 
 CHECKPOINT: Final = "checkpoint.pt"
 _HALF: Final = {"cpu": torch.bfloat16, "cuda": torch.float16}

@@ -27,7 +27,7 @@ from models.lab.training.catalog import Catalog
 from models.lab.training.films import Places, TrainingFilm, digest_of, find_films, read_films
 from models.lab.training.labels import FilmLabels, Line, labels_of, line_of
 from models.lab.training.runfile import Data, FilmSource
-from models.lab.training.workers import Job, Stopped, do_all, never
+from models.lab.training.workers import Job, Stopped, do_all
 from models.progress import ProgressReport
 
 _SHELF = 200
@@ -93,7 +93,9 @@ class FilmStore:
         return (shard.line(place) for shard in self._shards for place in range(len(shard)))
 
 
-def stock(data: Data, folder: Path, *, renderers: int, report: ProgressReport, stopped: Stopped = never) -> bool:
+def stock(
+    data: Data, folder: Path, *, renderers: int, report: ProgressReport, stopped: Stopped = lambda: False
+) -> bool:
     """Make the missing films in this many processes. Returns False if the run was stopped before the end.
 
     Raises ModelError if a file of real films has mistakes or another run makes films in the folder, OSError if a file

@@ -17,15 +17,8 @@ from itertools import islice
 
 import cv2
 
-STOPPING = (signal.SIGINT, signal.SIGTERM)
-"""The signals that stop a run."""
 Job = Callable[[], None]
 Stopped = Callable[[], bool]
-
-
-def never() -> bool:
-    """Return False: a stop function that never stops."""
-    return False
 
 
 def do_all(jobs: Sequence[Job], *, workers: int, stopped: Stopped, finished: Callable[[int], None]) -> bool:
@@ -76,7 +69,7 @@ def _do_here(jobs: Sequence[Job], *, stopped: Stopped, finished: Callable[[int],
 
 def begin_worker() -> None:
     """Let this process ignore the signals that stop a run, use one thread, and end when its parent ends."""
-    for number in STOPPING:
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     cv2.setNumThreads(1)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
