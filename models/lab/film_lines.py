@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, NotRequired, cast
 
@@ -66,24 +65,15 @@ LEAST_SIDE: Final = 1e-3
 """The smallest side of a box that counts, as a share of the square (spec §1)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """The labels of a reading of the RSNA Pneumonia Detection Challenge; located: classes whose boxes are complete."""
-
-    present: Mapping[str, bool]
-    located: frozenset[str]
-
-
-READINGS: Final[Mapping[str, _Reading]] = {
-    "Normal": _Reading(
-        present={**dict.fromkeys(_IN_THE_LUNGS, False), NO_FINDING: True}, located=frozenset(_IN_THE_LUNGS)
-    ),
-    "No Lung Opacity / Not Normal": _Reading(
-        present={**dict.fromkeys(_OPACITIES, False), NO_FINDING: False}, located=frozenset(_OPACITIES)
-    ),
-    "Lung Opacity": _Reading(present={_OPACITY: True, NO_FINDING: False}, located=frozenset({_OPACITY})),
+READINGS: Final[Mapping[str, Mapping[str, bool]]] = {
+    "Normal": {**dict.fromkeys(_IN_THE_LUNGS, False), NO_FINDING: True},
+    "No Lung Opacity / Not Normal": {**dict.fromkeys(_OPACITIES, False), NO_FINDING: False},
+    "Lung Opacity": {_OPACITY: True, NO_FINDING: False},
 }
-"""Readings by the field `rsna` of a line."""
+"""The labels of the readings of the RSNA Pneumonia Detection Challenge, by the field `rsna` of a line.
+
+The boxes of the classes that a reading names are complete.
+"""
 
 
 def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mapping[str, Sequence[float]]) -> Line:
@@ -99,7 +89,7 @@ def labels_of_line(film: FilmLine, *, boxes: Mapping[str, Boxes], regions: Mappi
     if of_nih.get(NO_FINDING) and present[NO_FINDING]:
         located |= of_nih.keys() - _UNKNOWN_PLACE
     if reading is not None:
-        located |= READINGS[reading].located
+        located |= READINGS[reading].keys() - {NO_FINDING}
     line: Line = {
         "regions": {name: list(box) for name, box in regions.items()},
         "boxes": {key: [list(box) for box in found] for key, found in boxes.items()},
@@ -129,7 +119,7 @@ def trusted(
     labels, of_report = film.get("labels", {}), set(film.get("mined", []))
     mined = {**of_nih, **{key: labels[key] for key in of_report}}
     seen = {
-        **(READINGS[film["rsna"]].present if "rsna" in film else {}),
+        **(READINGS[film["rsna"]] if "rsna" in film else {}),
         **(read or {}),
         **{key: there for key, there in labels.items() if key not in of_report},
     }

@@ -255,10 +255,10 @@ def _located(line: FilmLine) -> frozenset[str]:
 
     A mined "No Finding" says so only where nobody read otherwise.
     """
-    read = READINGS[line["rsna"]].located if "rsna" in line else frozenset[str]()
+    read = READINGS[line["rsna"]].keys() - {NO_FINDING} if "rsna" in line else set[str]()
     is_normal = _NO_FINDING in line.get("nih_labels", []) and _labels(line)[NO_FINDING]
     normal = _DETECTED - _NOT_MINED if is_normal else frozenset[str]()
-    return read | normal | frozenset(line.get("located", []))
+    return normal.union(read, line.get("located", []))
 
 
 def _groups(line: FilmLine) -> Iterator[str]:
