@@ -173,7 +173,7 @@ def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store
     first = read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1))
     directory = train_by(first, Event())
     assert directory is not None
-    path = write_run(tmp_path / "next.toml", store=store, stages=("look",), start=directory, words="start")
+    path = write_run(tmp_path / "next.toml", store=store, stages=("look",), start=directory)
 
     begun = build_model(read_run(path), catalog_of(["chexpert"]), ["Edema."])
 
@@ -188,7 +188,7 @@ def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store
 def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: Path) -> None:
     directory = train_by(read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1)), Event())
     assert directory is not None
-    path = write_run(tmp_path / "next.toml", store=store, stages=("joint",), rate=0.1, start=directory, words="start")
+    path = write_run(tmp_path / "next.toml", store=store, stages=("joint",), rate=0.1, start=directory)
     run = replace(read_run(path), start_share=0.25)
 
     written = train_by(run, Event())

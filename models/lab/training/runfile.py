@@ -64,8 +64,8 @@ class Data:
     side: side of stored films in pixels; films are cut to their central square
     jpeg: store films as JPEG and read them again, so that films of all sources have gone the same way; not as published
     store: the folder of stored films, which runs may share; if blank, `films` in the run's own output folder
-    words: "seen" trains one embedding for all tokens that are in no text of the run (see `vocabulary`), "full" one for
-    each token; "start" has the vocabulary of the model that the run starts from
+    words: "seen" trains one embedding for all tokens that are in no text of the run, or keeps the vocabulary of the
+    model that the run starts from; "full" trains one for each token
     """
 
     classes: tuple[ClassSet, ...] = ("chexpert",)
@@ -75,7 +75,7 @@ class Data:
     side: PositiveCount = 224
     jpeg: bool = True
     store: str = ""
-    words: Literal["seen", "full", "start"] = "seen"
+    words: Literal["seen", "full"] = "seen"
 
     def __post_init__(self) -> None:
         if not self.phantoms and not self.films:
@@ -153,10 +153,6 @@ class Run:
             raise ValueError("network.views: a view head is trained by a run file of its own; remove it here")
         if self.start_share and not self.start:
             raise ValueError("start_share needs start, the model whose weights are averaged with the trained ones")
-        if self.start and self.data.words == "seen":
-            raise ValueError('start needs data.words = "start", or "full" for a model with every token')
-        if self.data.words == "start" and not self.start:
-            raise ValueError('data.words = "start" needs start, the model whose vocabulary it means')
 
     @property
     def fingerprint(self) -> str:

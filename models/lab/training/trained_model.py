@@ -93,17 +93,20 @@ def build_model(run: Run, catalog: Catalog, texts: Iterable[str]) -> TrainedMode
     texts: all sentences of all reports. Raises ModelError if the weights that it starts from do not fit.
     """
     starts = [words for stage in run.stages if stage.start_box_tokens for words in stage.start_box_tokens.words]
-    known = [] if run.data.words == "full" else _both_sides([*catalog.texts, *texts, *starts])
+    is_full = run.data.words == "full"
+    known = [] if is_full else _both_sides([*catalog.texts, *texts, *starts])
     vocabulary = Vocabulary(
         prompts=PromptTokenizer(VOCABULARIES),
         sentences=SentenceTokenizer(VOCABULARIES),
         max_length=run.network.generator.max_length,
-        learned=_words_of_start(Path(run.start), known) if run.data.words == "start" else learned_words(known),
+        learned=_words_of_start(Path(run.start), known) if run.start and not is_full else learned_words(known),
     )
-    sizes = _sizes_for(run.network, known, vocabulary) if run.data.words == "seen" else run.network
-    if run.data.words == "start":
+    sizes = run.network
+    if run.start and not is_full:
         begun = read_manifest(Path(run.start)).sizes
         sizes = _with_tokens(sizes, asked=begun.prompt_encoder.own_tokens, said=begun.generator.own_tokens)
+    elif not is_full:
+        sizes = _sizes_for(sizes, known, vocabulary)
     seed_torch(run.seed, "weights")
     network = Chex(sizes)
     start(network)
