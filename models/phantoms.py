@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import cv2
@@ -75,16 +76,7 @@ def truth_line(film: Phantom, name: str, *, columns: int, rows: int) -> dict[str
         }
         for instance in film.instances
     ]
-    sentences = [
-        {
-            "text": sentence.text,
-            "findings": sentence.findings,
-            "positive": sentence.positive,
-            "regions": sentence.regions,
-            "boxes": [pixels(box) for box in sentence.boxes],
-        }
-        for sentence in film.sentences
-    ]
+    sentences = [asdict(sentence) | {"boxes": [pixels(box) for box in sentence.boxes]} for sentence in film.sentences]
     hints = [{"text": hint.text, "finding": hint.finding, "side": hint.side} for hint in hints_of(film)]
     return {
         "file": name,

@@ -24,8 +24,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, NotRequired
+from dataclasses import asdict, dataclass
+from typing import Annotated, NotRequired, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,16 +142,7 @@ def line_of(film: Phantom) -> Line:
         "regions": {name: _rows(box)[0] for name, box in film.regions.items()},
         "region_present": {name: sorted(found) for name, found in film.region_findings.items()},
         "region_known": list(FINDINGS),
-        "said": [
-            {
-                "text": sentence.text,
-                "positive": sentence.positive,
-                "findings": list(sentence.findings),
-                "regions": list(sentence.regions),
-                "boxes": _rows(sentence.boxes),
-            }
-            for sentence in film.sentences
-        ],
+        "said": [cast("SaidLine", asdict(sentence) | {"boxes": _rows(sentence.boxes)}) for sentence in film.sentences],
         "sides": [
             {"finding": instance.finding, "side": instance.side, "zone": instance.zone, "box": _rows(instance.box)[0]}
             for instance in film.instances

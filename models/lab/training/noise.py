@@ -32,12 +32,8 @@ def disturbed(network: Chex, noise: Noise) -> Iterator[None]:
         handles.append(head.contract.register_forward_pre_hook(_before(noise.dropout)))
     if isinstance(network.generator.prefix, Mlp):
         handles += _disturb_mlp(network.generator.prefix, noise.prefix)
-    decoding = [
-        module
-        for layer in (*network.detector.layers, *network.post_decoder.layers)
-        for module in layer.modules()
-        if isinstance(module, Attention)
-    ]
+    decoders = (*network.detector.layers.modules(), *network.post_decoder.layers.modules())
+    decoding = [module for module in decoders if isinstance(module, Attention)]
     for attention in decoding:
         attention.dropout = noise.attention
     try:
