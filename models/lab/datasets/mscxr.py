@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from models.errors import ModelError
 from models.lab.datasets.mimic import Place, line_at, places_of
@@ -20,6 +20,7 @@ from models.lab.tasks.prompts import class_prompts
 _PREFIX: Final = "mscxr/"
 _CLASSES: Final = tuple(prompt.name.removeprefix(_PREFIX) for prompt in class_prompts("mscxr"))
 _TABLES: Final = ("MS_CXR_Local_Alignment_v1.1.0.csv", "MS_CXR_Local_Alignment_v1.0.0.csv")
+_KEPT: Final = ("file", "size", "patient", "study", "gray", "view")
 _COLUMNS: Final = ("dicom_id", "category_name", "label_text", "x", "y", "w", "h", "image_width", "image_height")
 
 PUBLISHED: Final = (
@@ -86,16 +87,9 @@ def make(film: _Film, out: Path) -> Made:
         )
         phrase["boxes"].append(list(box.edges))
         phrase["findings"] = sorted({*phrase["findings"], _PREFIX + box.name})
-    line: FilmLine = {
-        "file": known["file"],
-        "size": known["size"],
-        "patient": known["patient"],
-        "study": known["study"],
-        "gray": known["gray"],
-        "view": known["view"],
-        "boxes": [{"label": _PREFIX + box.name, "xyxy": list(box.edges)} for box in film.boxes],
-        "phrases": list(phrases.values()),
-    }
+    line = cast("FilmLine", {key: value for key, value in known.items() if key in _KEPT})
+    line["boxes"] = [{"label": _PREFIX + box.name, "xyxy": list(box.edges)} for box in film.boxes]
+    line["phrases"] = list(phrases.values())
     if "region_findings" in known:
         line["boxes"] += known["boxes"]
         line["region_known"], line["region_findings"] = known["region_known"], known["region_findings"]
