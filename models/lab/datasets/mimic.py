@@ -27,7 +27,6 @@ SPLITS: Final = ("train", "validate", "test")
 _VERSION: Final = "mimic-cxr-2.0.0"
 _METADATA: Final = ("dicom_id", "subject_id", "study_id", "ViewPosition", "Rows", "Columns")
 _FRONTAL: Final = ("AP", "PA")
-_SPLITS: Final = ("train", "validate", "test")
 _MARKS: Final = {"1": "1", "0": "0", "-1": "u", "": "-"}
 """A label in a table, and its character in a film's record."""
 
@@ -93,12 +92,12 @@ def listing(source: Path, reports: Path) -> Listing[_Film]:
         raise ModelError(f"{reports / 'files'} is missing; name the folder of the reports by --reports, unpacked")
     counts = Counter[str]()
     splits = {
-        row.text("dicom_id"): row.one_of("split", _SPLITS)
+        row.text("dicom_id"): row.one_of("split", SPLITS)
         for row in rows_of(_table(source, "split"), ("dicom_id", "split"))
     }
     chexpert = _labels(_table(source, "chexpert"))
     counts["studies with labels of CheXpert"] = len(chexpert)
-    films: dict[str, list[_Film]] = {split: [] for split in _SPLITS}
+    films: dict[str, list[_Film]] = {split: [] for split in SPLITS}
     for row in rows_of(_table(source, "metadata"), _METADATA):
         counts["films of all views"] += 1
         if (name := row.text("dicom_id")) not in splits:
@@ -112,7 +111,7 @@ def listing(source: Path, reports: Path) -> Listing[_Film]:
         films[split].append(_film(row, view, source, reports, chexpert))
     counts["films of the split without metadata, left out"] = len(splits)
     return Listing(
-        films=[(split, film) for split in _SPLITS for film in films[split]],
+        films=[(split, film) for split in SPLITS for film in films[split]],
         make=make,
         counts=counts,
         published=PUBLISHED,

@@ -55,7 +55,10 @@ def listing(source: Path) -> Listing[_Film]:
         films[row.text("Image Index")] = _film(row, pictures, counts)
     boxed = []
     for row in rows_of(source / "BBox_List_2017.csv", _BOXES):
-        name, box = _box(row, films)
+        if (name := row.text("Image Index")) not in films:
+            raise row.refused("Image Index", f"{name} has no row of labels")
+        label = row.one_of("Finding Label", NIH)
+        box = (_SPELLINGS.get(label, label), tuple(row.box_of_size("Bbox [x", "y", "w", "h]")))
         films[name] = films[name]._replace(boxes=(*films[name].boxes, box))
         boxed.append(name)
     validate, test = halves(boxed)
@@ -108,14 +111,6 @@ def make(film: _Film, out: Path) -> Made:
     if film.boxes:
         line["boxes"] = [BoxLine(label=label, xyxy=list(box)) for label, box in film.boxes]
     return Made(line, Counter())
-
-
-def _box(row: Row, films: Mapping[str, _Film]) -> tuple[str, tuple[str, tuple[float, ...]]]:
-    """Return the film of a box, its label and its edges."""
-    if (name := row.text("Image Index")) not in films:
-        raise row.refused("Image Index", f"{name} has no row of labels")
-    label = row.one_of("Finding Label", NIH)
-    return name, (_SPELLINGS.get(label, label), tuple(row.box_of_size("Bbox [x", "y", "w", "h]")))
 
 
 def _film(row: Row, pictures: Mapping[str, str], counts: Counter[str]) -> _Film:

@@ -26,7 +26,7 @@ from pydicom.uid import JPEG2000TransferSyntaxes, JPEGLSTransferSyntaxes, JPEGTr
 from models.errors import ModelError
 from models.files import replacing
 from models.lab.datasets.preparation import Listing, Made, Published, picture_size
-from models.lab.datasets.tables import Row, rows_of
+from models.lab.datasets.tables import rows_of
 from models.lab.film_lines import AS_STORED, FilmLine
 from models.lab.tasks.prompts import trained_prompts
 
@@ -139,8 +139,7 @@ def listing(source: Path) -> Listing[_Film]:
     Raises ModelError that names file, line and column of what is missing or wrong.
     """
     counts = Counter[str]()
-    train = list(_films(source, "train", counts).values())
-    test = list(_films(source, "test", counts).values())
+    train, test = _films(source, "train", counts), _films(source, "test", counts)
     order = np.random.RandomState(_SEED).permutation(len(test)).tolist()
     middle = len(test) // 2
     films = [("train", film) for film in train]
@@ -177,22 +176,18 @@ def make(film: _Film, out: Path) -> Made:
     return Made(line, counts)
 
 
-def _films(source: Path, split: _Split, counts: Counter[str]) -> dict[str, _Film]:
-    """Return the films of a part by their names, in the order of the table of labels."""
+def _films(source: Path, split: _Split, counts: Counter[str]) -> list[_Film]:
+    """Return the films of a part in the order of the table of labels."""
     folder = source / "annotations"
     votes = _votes(folder / f"image_labels_{split}.csv")
     boxes = _boxes(folder / f"annotations_{split}.csv", votes, counts)
-    films = {}
+    films = []
     for name, cast in votes.items():
         path = source / split / f"{name}.dicom"
         if not path.is_file():
             raise ModelError(f"{path} is missing, which {folder / f'image_labels_{split}.csv'} names; download it")
-        films[name] = _Film(
-            dicom=str(path),
-            labels={label: 2 * sum(own) > len(own) for label, own in cast.items() if own},
-            boxes=boxes.get(name, {}),
-            several=split == "train",
-        )
+        labels = {label: 2 * sum(own) > len(own) for label, own in cast.items() if own}
+        films.append(_Film(dicom=str(path), labels=labels, boxes=boxes.get(name, {}), several=split == "train"))
     return films
 
 
@@ -203,17 +198,13 @@ def _votes(path: Path) -> dict[str, dict[str, list[int]]]:
         spelled = {_SPELLINGS.get(column, column): column for column in row.cells}
         own = votes.setdefault(row.text("image_id"), {label: [] for label in (*_LOCAL, *_GLOBAL)})
         for label, said in own.items():
-            if label not in spelled:
+            if (column := spelled.get(label)) is None:
                 raise row.refused(label, "is missing; restore the file as it was published")
-            if row.cells[spelled[label]].strip():
-                said.append(_vote(row, spelled[label]))
+            if cell := row.cells[column].strip():
+                if (vote := row.number(column)) not in (0, 1):
+                    raise row.refused(column, f"{cell!r} is neither 0 nor 1")
+                said.append(int(vote))
     return votes
-
-
-def _vote(row: Row, column: str) -> int:
-    if (value := row.number(column)) not in (0, 1):
-        raise row.refused(column, f"{row.cells[column]!r} is neither 0 nor 1")
-    return int(value)
 
 
 def _boxes(path: Path, films: Mapping[str, object], counts: Counter[str]) -> dict[str, dict[str, list[list[float]]]]:
