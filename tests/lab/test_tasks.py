@@ -16,7 +16,7 @@ from models.lab.tasks.batch import Picture, fill_up
 from models.lab.tasks.detection import SHIPPED, DetectionSettings, detections, groundings
 from models.lab.tasks.prompts import ClassPrompt, ClassVectors, DataSet, class_prompts, region_prompts
 from models.lab.tasks.regions import features_apart, features_together
-from models.lab.tasks.sentence_selection import SelectedSentence, gets_sentence, published_selection
+from models.lab.tasks.sentence_selection import gets_sentence, published_selection
 from models.manifest import ReportRule
 from models.network.chex import Chex
 from models.network.detector import Detection
@@ -243,4 +243,4 @@ def test_the_published_code_gives_numbers_of_another_prompt() -> None:
     told = published_selection(similarity, preference, rule=ReportRule())
 
     # The fourth sentence, made for the fifth prompt, stays and is shown as the fourth prompt's.
-    assert told == [SelectedSentence(0, 0), SelectedSentence(1, 1), SelectedSentence(3, 3)]
+    assert told == [0, 1, 3]

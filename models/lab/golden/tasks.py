@@ -206,13 +206,13 @@ def _reports(
     reports: dict[str, list[object]] = {}
     for film, similarity in enumerate(similarities):
         selected = sentence_selection.published_selection(similarity, as_array(preferences[film]), rule=_rule(config))
-        texts = [sentences[film][number] for number, _ in selected]
+        texts = [sentences[film][number] for number in selected]
         parts: dict[str, object] = {
             "pred_sentences": texts,
-            "pred_prompt_names": [names[prompt] for _, prompt in selected],
-            "pred_prompt_types": [kinds[prompt] for _, prompt in selected],
-            "kept_indices": [number for number, _ in selected],
-            "pred_boxes_weights": [scores[film, prompt].tolist() for _, prompt in selected],
+            "pred_prompt_names": [names[number] for number in selected],
+            "pred_prompt_types": [kinds[number] for number in selected],
+            "kept_indices": selected,
+            "pred_boxes_weights": [scores[film, number].tolist() for number in selected],
             "report": " ".join(texts),
         }
         for part, value in parts.items():

@@ -6,7 +6,6 @@ The node's reports come from `models.reading.reader`, which does not have the er
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +16,6 @@ from models.lab.tasks.batch import as_array
 from models.manifest import ReportRule
 from models.reading.deduplicate import deduplicate
 from models.reading.phrasebook import contrast
-
-
-class SelectedSentence(NamedTuple):
-    """A sentence of a report, by its number among the generated sentences, and the prompt it is shown with."""
-
-    sentence: int
-    prompt: int
 
 
 def positiveness(features: Tensor, positive: Tensor, negative: Tensor) -> FloatArray:
@@ -57,8 +49,8 @@ def gets_sentence(
     return chosen
 
 
-def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[SelectedSentence]:
-    """Choose the sentences that stay, and the prompts that they are shown with (spec §9.1, BUG-8).
+def published_selection(similarity: FloatArray, preference: FloatArray, *, rule: ReportRule) -> list[int]:
+    """Choose the sentences that stay; each is shown with the prompt of the same number (spec §9.1, BUG-8).
 
     The published code uses a sentence's number as an index into all prompts: after the first prompt without a sentence,
     every sentence is ranked, named and located by another prompt's numbers. Never show the result to a person: it only
@@ -66,4 +58,4 @@ def published_selection(similarity: FloatArray, preference: FloatArray, *, rule:
     similarity: [S, S], of the generated sentences; preference: [Q], of all prompts
     """
     kept, _ = deduplicate(similarity, preference[: len(similarity)], rule)
-    return [SelectedSentence(sentence=number, prompt=number) for number in kept]
+    return list(kept)

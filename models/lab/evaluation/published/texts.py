@@ -110,7 +110,7 @@ def of_report(
     sentences = _written(model, features[0, torch.from_numpy(chosen)])
     similarity = similarity_of(as_array(embed(model.network, model.phrases, [(text,) for text in sentences])))
     kept = sentence_selection.published_selection(similarity, as_array(preference)[0], rule=ReportRule())
-    return Told((labels.report,), (" ".join(sentences[own.sentence] for own in kept),))
+    return Told((labels.report,), (" ".join(sentences[number] for number in kept),))
 
 
 def measure(
