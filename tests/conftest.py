@@ -212,7 +212,7 @@ def half_model(phantom_model: Path, once: Once) -> Path:
 @pytest.fixture(scope="session")
 def untrained_weights(once: Once) -> Path:
     """A small model directory that has learned nothing: none of its numbers counts more than another."""
-    from models.random_weights import DEFAULT_SEED, write_directory  # needs PyTorch
+    from tests.support.random_model import DEFAULT_SEED, write_directory  # needs PyTorch
 
     return once("untrained-weights", lambda folder: write_directory(folder, size="small", seed=DEFAULT_SEED))
 

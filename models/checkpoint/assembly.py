@@ -1,4 +1,4 @@
-"""Assembles a network from a source, another model directory for what it lacks, and random weights for the rest.
+"""Assembles a network from a source, another model directory for what it lacks, and zeros for the rest.
 
 All weights are checked before the first is written: none is missing, none is unknown, each has its shape. The source's
 configuration is compared with what this network computes and with the shapes: a missing key is accepted, because older
@@ -22,7 +22,7 @@ from models.checkpoint import published
 from models.checkpoint.source_kind import Contents, Kind
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Manifest, NetworkSizes
-from models.random_weights import draw, shapes_of
+from models.network.chex import Chex, without_numbers
 
 _LANGUAGE_MODEL = "txt_decoder.language_model_url"
 _PUBLISHED_LANGUAGE_MODEL = "healx/gpt-2-pubmed-medium"
@@ -90,8 +90,8 @@ _COUNTED = {
 }
 FloatArray = NDArray[np.float32]
 
-UNTRAINED = "random weights"
-"""The origin of weights drawn to complete an import; a training initializes such parts again."""
+UNTRAINED = "never trained"
+"""The origin of the zeros that complete an import; a training initializes such parts."""
 INITIAL = "not trained yet"
 """The origin of a training's initial weights; later trainings continue from them."""
 PARTS = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator.prefix", "generator")
@@ -109,8 +109,6 @@ _ROWS = {
     "generator.tokens.weight": PUBLISHED_SIZES.generator.vocabulary,
 }
 _PIECE = 1 << 24
-_SEED = 1
-"""The seed of the weights that are drawn at random."""
 
 
 def check_behavior(contents: Contents) -> None:
@@ -225,7 +223,7 @@ class Network:
     """A network whose weights are known but not yet copied.
 
     shapes: by our names, in the order of the file
-    state: the weights that are not drawn at random; origins: the origin of each of PARTS
+    state: the weights that are known, all others are zeros; origins: the origin of each of PARTS
     """
 
     sizes: NetworkSizes
@@ -244,7 +242,13 @@ class Network:
             if name in self.state:
                 yield from _pieces(name, self.state[name], origin=self.origins[part_of(name)])
             else:
-                yield from draw(name, shape, seed=_SEED)
+                yield from _zeros(math.prod(shape))
+
+
+def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:
+    """List the weights of a network and their shapes, in the order in which they are written."""
+    with without_numbers():
+        return {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}
 
 
 def origin_of(manifest: Manifest) -> str:
@@ -276,7 +280,7 @@ def assemble(contents: Contents, *, place: str, rest: Rest | None, generator_hea
     if rest is not None:
         _check_rest(rest, shapes, taken=state)
         state = {**rest.state, **state}
-    origins = {part: f"{UNTRAINED}, seed {_SEED}" for part in PARTS}
+    origins = {part: f"{UNTRAINED}, zeros" for part in PARTS}
     if rest is not None:
         origins = {part: rest.manifest.origins.get(part, origin_of(rest.manifest)) for part in PARTS}
     origins |= dict.fromkeys(_PARTS_OF[contents.kind], place)
@@ -343,7 +347,7 @@ def _check_rest(rest: Rest, shapes: published.Shapes, *, taken: Mapping[str, Ten
             found = list(rest.state[name].shape) if name in rest.state else "missing"
             raise ModelError(
                 f"{rest.manifest.name}, the rest, does not fit: {published.their_name(name)} is {found}, "
-                f"expected {list(shape)}; choose another --rest, or leave it out for random weights"
+                f"expected {list(shape)}; choose another --rest, or leave it out for zeros"
             )
 
 
@@ -356,3 +360,8 @@ def _pieces(name: str, tensor: Tensor, *, origin: str) -> Iterator[FloatArray]:
             key = published.their_name(name)
             raise ModelError(f"{origin}: {key} holds {wrong[0].item()}, expected finite numbers in float32")
         yield values.numpy()
+
+
+def _zeros(count: int) -> Iterator[FloatArray]:
+    for start in range(0, count, _PIECE):
+        yield np.zeros(min(_PIECE, count - start), dtype=np.float32)

@@ -71,7 +71,7 @@ def bring(
     """Turn a published checkpoint into a model directory.
 
     name, version, gpt2_heads: None for what the source says
-    rest: the model directory that provides what the source lacks; otherwise it is drawn at random
+    rest: the model directory that provides what the source lacks; otherwise that is zeros
     Raises ModelError if the source or an option is wrong, OSError if a file cannot be written. Neither leaves files
     behind.
     """

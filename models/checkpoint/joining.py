@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, Network, Rest, origin_of, part_of
+from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, Network, Rest, origin_of, part_of, shapes_of
 from models.checkpoint.card import complete, section
 from models.checkpoint.files import write_stream
 from models.checkpoint.importer import counted, new_directory, open_rest
@@ -20,7 +20,6 @@ from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest, NetworkSizes
 from models.program import command_for
 from models.progress import ProgressReport
-from models.random_weights import shapes_of
 
 _OF_TEXT = ("generator", "generator.prefix")
 """The parts that the text-only pre-training gives; stage 2 gives all others."""

@@ -21,16 +21,17 @@ import torch
 from torch import Tensor
 
 from models.checkpoint import published
+from models.checkpoint.assembly import shapes_of
 from models.checkpoint.files import verify
 from models.checkpoint.weights import load_weights
 from models.engines.proof import FLOAT16_STAGES, graph_path
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
-from models.random_weights import draw, shapes_of
 from node.config import ModelSettings
 from tests.models.test_tensorrt_rtx import attentions
 from tests.support import official, processes
 from tests.support.archived import archived_node
 from tests.support.material import material
+from tests.support.random_model import draw
 
 IMPORT_LIMIT, READ_LIMIT, SERVE_LIMIT, BUILD_LIMIT = 7e9, 7 * 2**30, 8 * 2**30, 4e9
 SOURCE_SIZE = 11.6e9

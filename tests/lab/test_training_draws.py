@@ -24,8 +24,8 @@ from models.lab.training.stages import Drawing, MinedLabels, Stage
 from models.lab.training.text_encoding import TextEncoder
 from models.lab.training.trained_model import TrainedModel, build_model
 from models.manifest import read_manifest, write_manifest
-from models.random_weights import SMALL_SIZES
 from tests.paths import REPOSITORY
+from tests.support.random_model import SMALL_SIZES
 from tests.support.training import PUBLISHED, PUBLISHED_NAMES, cig_film, vindr_film, write_run
 
 RUNS = REPOSITORY / "models" / "lab" / "training" / "runs"
@@ -157,7 +157,7 @@ def test_training_draws_anew_the_parts_that_an_import_lacked(run: Run, untrained
     manifest = read_manifest(untrained_weights)
     (start / "manifest.toml").unlink()
     parts = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator.prefix", "generator")
-    origins = dict.fromkeys(parts, "random weights, seed 1") | {"image_encoder": "CheXzero", "generator": "GPT-2"}
+    origins = dict.fromkeys(parts, "never trained, zeros") | {"image_encoder": "CheXzero", "generator": "GPT-2"}
     write_manifest(start, replace(manifest, origins=origins))
     begun = replace(run, start=str(start), network=SMALL_SIZES, data=replace(run.data, words="full"))
 

@@ -25,7 +25,6 @@ from models.errors import ModelError
 from models.files import beside
 from models.manifest import MANIFEST, PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.chex import Chex
-from models.random_weights import DEFAULT_SEED, main
 from models.reading.reader import ChexReader, open_reader
 from models.reading.tokenizers import VOCABULARIES
 from node.commands import read_files
@@ -37,6 +36,7 @@ from tests.paths import REPOSITORY
 from tests.support import films
 from tests.support.fakes import ScriptedReader
 from tests.support.processes import mapped_kib
+from tests.support.random_model import DEFAULT_SEED, main
 
 LAYOUT = REPOSITORY.parent / "shared" / "chex" / "state_dict_layout.json"
 

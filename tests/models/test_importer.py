@@ -21,7 +21,7 @@ from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.__main__ import main
-from models.checkpoint.assembly import assemble
+from models.checkpoint.assembly import assemble, shapes_of
 from models.checkpoint.files import verify
 from models.checkpoint.find import find
 from models.checkpoint.importer import bring
@@ -32,7 +32,6 @@ from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
 from models.network.chex import Chex
 from models.progress import quiet
-from models.random_weights import shapes_of
 from tests.support import official
 from tests.support.material import material
 from tests.support.official import HEADS, LM_HEAD, RUN, STEP, Content, State, import_command, said_of
@@ -421,7 +420,7 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
         assert torch.equal(tensor, (untouched if untrained else theirs)[name]), name
     assert manifest.origins["image_encoder"] == "best_64.pt"
     assert manifest.origins["generator"] == "gpt2/pytorch_model.bin"
-    assert "random weights" in manifest.origins["detector"]
+    assert "never trained" in manifest.origins["detector"]
     assert (manifest.gray, manifest.input.resize, manifest.decisions) == (rest.gray, rest.input.resize, rest.decisions)
     assert (manifest.sizes.generator.positions, manifest.sizes.generator.heads) == (256, HEADS)
     card = (second / "MODEL_CARD.md").read_text(encoding="utf-8")
@@ -445,7 +444,7 @@ def test_gpt2_is_read_in_every_form(gpt2: Path, tmp_path: Path, state: State, un
     assert len(hashes) == 1
 
 
-def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, state: State) -> None:
+def test_what_lacks_is_zeros_of_the_published_sizes(chexzero: Path, state: State) -> None:
     contents = recognize(dict(official.chexzero(state)), path=chexzero)
 
     network = assemble(contents, place="best_64.pt", rest=None, generator_heads=None)
@@ -455,7 +454,7 @@ def test_what_lacks_is_drawn_at_random_at_the_published_sizes(chexzero: Path, st
     assert (network.sizes.dim, network.sizes.image_encoder.width) == (64, 128)
     assert network.shapes == shapes_of(network.sizes)
     assert network.origins["prompt_encoder"] == "best_64.pt"
-    assert network.origins["generator.prefix"] == "random weights, seed 1"
+    assert network.origins["generator.prefix"] == "never trained, zeros"
     first = next(network.numbers())
     assert torch.equal(torch.from_numpy(first), state["img_encoder.backbone.class_embedding"])
 

@@ -24,7 +24,7 @@ from tests.repository.test_architecture import PRODUCT, name_of
 pytestmark = pytest.mark.drill(part="packaging")
 
 ENTRY = "deploy/wheel/chex_node"
-SUBCOMMANDS = "card checkpoint evaluate export golden join parity phantoms placing random-weights train".split()
+SUBCOMMANDS = "card checkpoint evaluate export golden join parity phantoms placing train".split()
 """Of chex-models."""
 
 

@@ -29,7 +29,6 @@ MODELS: Final[Mapping[str, tuple[str, str]]] = {
     "placing": ("models.lab.evaluation.placing", "choose which boxes and sides are reported on patient films"),
     "phantoms": ("models.phantoms", "make chest films with exact truth"),
     "golden": ("models.golden", "compare the network with recorded arrays of the published one"),
-    "random-weights": ("models.random_weights", "make an untrained model directory"),
 }
 """Each subcommand of `chex-models`: the module that it runs, and what it does."""
 

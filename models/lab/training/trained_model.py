@@ -120,10 +120,9 @@ def build_model(run: Run, catalog: Catalog, texts: Iterable[str]) -> TrainedMode
 
 
 def trained_weights(directory: Path, sizes: NetworkSizes) -> dict[str, Tensor]:
-    """Return the weights of a model directory by name, except those that were drawn at random to complete it.
+    """Return the weights of a model directory by name, except the zeros that completed it.
 
-    The random ones were made for tests, where outputs must differ, not for training: their gates are open and their
-    branches strong (spec §0, 6). A network without layers in its post decoder takes the rest of one with layers; one
+    A network without layers in its post decoder takes the rest of one with layers; one
     with another prefix that was never trained, all but that. Raises ModelError if the network has other sizes.
     """
     network, origins = load_network(directory), read_manifest(directory).origins

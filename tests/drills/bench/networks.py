@@ -13,7 +13,6 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from models import random_weights
 from models.contract import FilmReading, ReaderPrompt, StageDifference
 from models.engines import Engine, FloatArray, IntArray, Patches, Regions
 from models.engines.opening import open_first
@@ -27,6 +26,7 @@ from models.reading.reader import ChexReader
 from tests.drills.bench.alone import PROMPTS
 from tests.drills.bench.plain import PlainWay, open_plain, reader_of
 from tests.drills.bench.turns import PLAIN, apart, timed
+from tests.support import random_model
 
 STAGES: Final = ("encode_image", "encode_prompts", "find", "describe", "write")
 _SIDE: Final = 512
@@ -163,7 +163,7 @@ def drawn_film(number: int) -> FloatArray:
 def make_model(directory: Path, *, tokens: int, graphs: bool, say: ProgressReport) -> Path:
     """Write random weights of the published size whose sentences have at most so many tokens, and export the graphs."""
     say("random weights of the published size")
-    random_weights.write_directory(directory, size="full", seed=random_weights.DEFAULT_SEED)
+    random_model.write_directory(directory, size="full", seed=random_model.DEFAULT_SEED)
     manifest = read_manifest(directory)
     sizes = replace(manifest.sizes, generator=replace(manifest.sizes.generator, max_length=tokens))
     # Every prompt gets its sentence, as in a published report; random weights would leave out some of the regions.

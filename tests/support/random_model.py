@@ -1,6 +1,6 @@
 """Runnable: makes a complete model directory with random weights, small for tests or of the published size.
 
-    python -m models.random_weights --size small|full DIRECTORY [--seed N]
+    python -m tests.support.random_model --size small|full DIRECTORY [--seed N]
 
 Weights are drawn and written in pieces, so the published size needs little memory. The numbers are bit counts of a raw
 random stream, which numpy guarantees not to change: equal seeds give equal files everywhere. They are small multiples
@@ -21,7 +21,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoint.card import complete, section
+from models.checkpoint.assembly import UNTRAINED, shapes_of
+from models.checkpoint.card import complete
 from models.checkpoint.files import write_stream
 from models.command import command_parser, run
 from models.decisions import Decisions
@@ -101,7 +102,7 @@ _RULES = (
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
-    parser = command_parser("models.random_weights", description="Make an untrained model.")
+    parser = command_parser("tests.support.random_model", description="Make an untrained model.")
     parser.add_argument("directory", type=Path, help="the model directory to write")
     parser.add_argument("--size", choices=get_args(Size), required=True, help="full is as published")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="default: %(default)s")
@@ -123,8 +124,8 @@ def write_directory(directory: Path, *, size: Size, seed: int) -> int:
     parameters = sum(math.prod(shape) for shape in shapes.values())
     numbers = (values for name, shape in shapes.items() for values in draw(name, shape, seed=seed))
     write_stream(directory / WEIGHTS, shapes, numbers, half=size == "small")
-    card = section("random", size=size, seed=seed, parameters=parameters)
-    complete(directory, _manifest(size=size, sizes=sizes, seed=seed), card=card)
+    manifest = _manifest(size=size, sizes=sizes, seed=seed)
+    complete(directory, manifest, card=f"# {manifest.name}\n\nRandom weights. This model has learned nothing.\n")
     return parameters
 
 
@@ -133,7 +134,7 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int) -> Manifest:
         name=f"chex-{size}-untrained",
         version=f"1.{seed}",
         licence="Apache-2.0",
-        trained_on="nothing: random weights",
+        trained_on=f"nothing: random weights, {UNTRAINED}",
         intended_use="tests of the program; never any clinical use",
         gray="voi",
         input=InputRule(size=sizes.image_encoder.image_size, mean=PUBLISHED_MEAN, std=PUBLISHED_STD, resize="direct"),
@@ -142,15 +143,6 @@ def _manifest(*, size: Size, sizes: NetworkSizes, seed: int) -> Manifest:
             temperature=0.15, default_threshold=0.7, review_band=0.1, box_threshold=0.5, region_threshold=0.5
         ),
     )
-
-
-def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:
-    """List the weights of a network and their shapes, in the order in which they are written."""
-    # Imported here because torch takes seconds.
-    from models.network.chex import Chex, without_numbers
-
-    with without_numbers():
-        return {name: tuple(tensor.shape) for name, tensor in Chex(sizes).state_dict().items()}
 
 
 def draw(name: str, shape: tuple[int, ...], *, seed: int) -> Iterator[FloatArray]:
