@@ -1,7 +1,6 @@
 """Runnable: turns a published checkpoint into a model directory.
 
-    python -m models.checkpoint SOURCE DIRECTORY [--name TEXT] [--model-version TEXT] [--gpt2-heads N] [--rest DIR]
-                                                 [--no-export] [--json]
+    python -m models.checkpoint SOURCE DIRECTORY [--gpt2-heads N] [--rest DIR] [--no-export]
 
 After the import it exports the ONNX graphs, so that the node can use the directory at once. Exit 0: done; 1: a file
 could not be written or the export failed; 2: wrong input, with one line that says what to do; 130: stopped.
@@ -10,21 +9,14 @@ could not be written or the export failed; 2: wrong input, with one line that sa
 from __future__ import annotations
 
 import argparse
-import json
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from models.command import INTERRUPTED, command_parser, exit_status, run
 from models.program import command_for
 
-if TYPE_CHECKING:
-    from models.checkpoint.importer import Imported
-
-_NOTHING_LEFT = "; nothing was left behind"
 _ROOT = Path(__file__).parents[2]
 """The folder that holds `models` and `export`."""
 
@@ -32,46 +24,23 @@ _ROOT = Path(__file__).parents[2]
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
     options = _parser().parse_args(arguments)
-    imported: Imported | None = None
+    status = exit_status(lambda: _bring(options), remark="; nothing was left behind")
+    if status:
+        return status
+    from models.manifest import read_manifest
 
-    def bring() -> int:
-        nonlocal imported
-        imported = _bring(options)
-        return 0
-
-    status = exit_status(bring, remark=_NOTHING_LEFT)
-    return status if imported is None else _finish(imported, options)
+    manifest = read_manifest(options.directory)
+    print(f"{options.directory}: {manifest.name} {manifest.version} is imported", flush=True)
+    return _export(options.directory) if options.export else 0
 
 
-def _bring(options: argparse.Namespace) -> Imported:
+def _bring(options: argparse.Namespace) -> int:
     from models import progress
     from models.checkpoint.importer import bring
 
     with progress.on(sys.stderr) as report:
-        return bring(
-            options.source,
-            options.directory,
-            name=options.name,
-            version=options.model_version,
-            gpt2_heads=options.gpt2_heads,
-            rest=options.rest,
-            report=report,
-        )
-
-
-def _finish(imported: Imported, options: argparse.Namespace) -> int:
-    """Export the graphs unless --no-export was given, and print the result."""
-    place = imported.directory
-    if not options.json:
-        print(f"{place}: {imported.name} {imported.version}, {imported.parameters:,} parameters", flush=True)
-    status = _export(place) if options.export else 0
-    exported = options.export and status == 0
-    if options.json:
-        print(json.dumps(asdict(imported) | {"exported": exported}, default=str, ensure_ascii=False))
-    elif exported:
-        read = f"{command_for('node')} read FILE --model {place} --out DIR"
-        print(f"{place}: graphs exported and proven; {read} reads a film")
-    return status
+        bring(options.source, options.directory, gpt2_heads=options.gpt2_heads, rest=options.rest, report=report)
+    return 0
 
 
 def _export(directory: Path) -> int:
@@ -84,13 +53,15 @@ def _export(directory: Path) -> int:
     command = [sys.executable, "-m", "export.build", "--model", str(directory.absolute()), "--json"]
     try:
         done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.DEVNULL, start_new_session=True, check=False)
-        if done.returncode == 0:
-            return 0
-        status, problem = 1, "failed"
+        status, problem = (1 if done.returncode else 0), "failed"
     except OSError as error:
         status, problem = 1, f"failed ({error.strerror})"
     except KeyboardInterrupt:
         status, problem = INTERRUPTED, "stopped"
+    if status == 0:
+        read = f"{command_for('node')} read FILE --model {directory} --out DIR"
+        print(f"{directory}: graphs exported and proven; {read} reads a film")
+        return 0
     print(
         f"export {problem}: {directory} is imported and lacks only its graphs; "
         f"run {command_for('export.build')} --model {directory}",
@@ -109,8 +80,6 @@ def _parser() -> argparse.ArgumentParser:
         "(pytorch_model.bin, model.safetensors, or the folder with it)",
     )
     parser.add_argument("directory", type=Path, metavar="DIRECTORY", help="the model directory to write")
-    parser.add_argument("--name", help="of the model; default: the folder above the run")
-    parser.add_argument("--model-version", metavar="TEXT", help="of the model; default: its training step")
     parser.add_argument("--gpt2-heads", type=int, metavar="N", help="of a GPT-2 that is not the published one")
     parser.add_argument(
         "--rest", type=Path, metavar="DIR", help="the model directory that gives what CheXzero or GPT-2 do not hold"
@@ -121,7 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         default=True,
         help=f"go on to the ONNX graphs and their proof, as {command_for('export.build')} does",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.checkpoint import published
-from models.checkpoint.source_kind import Contents, Kind
+from models.checkpoint.source import Contents, Kind
 from models.errors import ModelError
 from models.manifest import PUBLISHED_SIZES, Manifest, NetworkSizes
 from models.network.chex import Chex, without_numbers
+from models.progress import ProgressReport
 
 _LANGUAGE_MODEL = "txt_decoder.language_model_url"
 _PUBLISHED_LANGUAGE_MODEL = "healx/gpt-2-pubmed-medium"
@@ -236,13 +237,16 @@ class Network:
         """The number of its parameters."""
         return sum(math.prod(shape) for shape in self.shapes.values())
 
-    def numbers(self) -> Iterator[FloatArray]:
+    def numbers(self, report: ProgressReport) -> Iterator[FloatArray]:
         """Yield all weights in order, in pieces. Raises ModelError for a number that is not finite."""
+        done = 0
         for name, shape in self.shapes.items():
-            if name in self.state:
-                yield from _pieces(name, self.state[name], origin=self.origins[part_of(name)])
-            else:
-                yield from _zeros(math.prod(shape))
+            known = self.state.get(name)
+            pieces = _zeros(shape) if known is None else _pieces(name, known, origin=self.origins[part_of(name)])
+            for values in pieces:
+                yield values
+                done += values.size
+                report("write", done, self.parameters)
 
 
 def shapes_of(sizes: NetworkSizes) -> dict[str, tuple[int, ...]]:
@@ -292,15 +296,6 @@ def _sizes(
 ) -> NetworkSizes:
     base = rest.manifest.sizes if rest is not None else PUBLISHED_SIZES
     if contents.kind == "CheXzero":
-        dim = published.dim_of(state)
-        if rest is None and dim != base.dim:
-            detector = replace(base.detector, dim=dim, feedforward=4 * dim, heads=math.gcd(base.detector.heads, dim))
-            base = replace(
-                base,
-                detector=detector,
-                image_encoder=replace(base.image_encoder, output=dim),
-                prompt_encoder=replace(base.prompt_encoder, output=dim),
-            )
         return published.with_encoders(base, state)
     width = published.generator_width_of(state)
     heads = generator_heads_of(contents, width=width, option=generator_heads)
@@ -362,6 +357,7 @@ def _pieces(name: str, tensor: Tensor, *, origin: str) -> Iterator[FloatArray]:
         yield values.numpy()
 
 
-def _zeros(count: int) -> Iterator[FloatArray]:
+def _zeros(shape: tuple[int, ...]) -> Iterator[FloatArray]:
+    count = math.prod(shape)
     for start in range(0, count, _PIECE):
         yield np.zeros(min(_PIECE, count - start), dtype=np.float32)

@@ -12,15 +12,13 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from models.checkpoint.assembly import UNTRAINED, FloatArray, Network, Rest, assemble
+from models.checkpoint.assembly import UNTRAINED, Network, Rest, assemble
 from models.checkpoint.card import complete, section
 from models.checkpoint.files import verify, write_stream
-from models.checkpoint.find import Found, find
-from models.checkpoint.source_kind import Contents, Kind, recognize
-from models.checkpoint.unpickle import open_weights
+from models.checkpoint.source import Contents, Found, Kind, find, open_weights, recognize
 from models.checkpoint.weights import load_weights
 from models.decisions import Decisions
 from models.errors import ModelError
@@ -44,95 +42,45 @@ _NAME_LENGTH = 64
 """As long as a name may be in the objects that carry it (DICOM PS3.5 6.2, LO), where no control or backslash may be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
-    """The result of an import; step: the training step, if the source gives it."""
-
-    directory: Path
-    name: str
-    version: str
-    parameters: int
-    source: str
-    source_sha256: str
-    step: int | None
-    weights_sha256: str
-
-
 def bring(
     source: Path,
     directory: Path,
     *,
-    name: str | None = None,
-    version: str | None = None,
     gpt2_heads: int | None = None,
     rest: Path | None = None,
     report: ProgressReport,
-) -> Imported:
+) -> None:
     """Turn a published checkpoint into a model directory.
 
-    name, version, gpt2_heads: None for what the source says
+    gpt2_heads: None for what the source says
     rest: the model directory that provides what the source lacks; otherwise that is zeros
     Raises ModelError if the source or an option is wrong, OSError if a file cannot be written. Neither leaves files
     behind.
     """
-    _check_place(directory)
-    for option, text in (("--name", name), ("--model-version", version)):
-        if text is not None:
-            _check_label(option, text)
+    check_place(directory)
     other = open_rest(rest) if rest is not None else None
     with new_directory(directory) as aside, tempfile.TemporaryDirectory(dir=aside, prefix=".source-") as work:
         found = find(source, work=Path(work), report=report)
         content = open_weights(found.path, place=found.place, report=report)
-        with _naming(found.place):
+        try:
             contents = recognize(content, path=found.path)
             if contents.kind == "ChEX" and other is not None:
                 raise ModelError("it holds a whole ChEX network; leave --rest out")
             network = assemble(contents, place=found.place, rest=other, generator_heads=gpt2_heads)
-        labels = _labels(found, contents, name=name, version=version)
-        manifest = _manifest(found.place, labels, network, rest=other)
-        weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
+        except ModelError as error:
+            raise ModelError(f"{found.place}: {error}") from error
+        manifest = _manifest(found, contents, network, rest=other)
+        write_stream(aside / WEIGHTS, network.shapes, network.numbers(report))
         complete(aside, manifest, card=_card(manifest, found, contents, network))
-    return Imported(
-        directory=directory,
-        name=manifest.name,
-        version=manifest.version,
-        parameters=network.parameters,
-        source=found.place,
-        source_sha256=found.sha256,
-        step=contents.step,
-        weights_sha256=weights_sha256,
-    )
 
 
-def _check_place(directory: Path) -> None:
+def check_place(directory: Path) -> None:
     """Refuse early a place to which the finished folder could not be renamed. Raises ModelError."""
-    if directory.is_symlink():
-        raise ModelError(f"{directory} is a link; name a new directory, or the one that it leads to")
-    if directory.is_mount():
-        raise ModelError(f"{directory} is a mount point; name a new directory in it")
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+    if os.path.lexists(directory):
         raise ModelError(f"{directory} exists already; name a new directory, or remove it first")
     above = next(parent for parent in directory.absolute().parents if os.path.lexists(parent))
     if not above.is_dir():
         raise ModelError(f"{above} is not a folder; name a new directory elsewhere")
-
-
-def _check_label(option: str, text: str) -> None:
-    """Refuse a name that a report cannot contain. Raises ModelError."""
-    if not (text.strip() and len(text) <= _NAME_LENGTH and text.isprintable() and "\\" not in text):
-        raise ModelError(
-            f"{option} is {text!r}, expected 1 to {_NAME_LENGTH} printable characters without a backslash; "
-            f"give another: {option} TEXT"
-        )
-
-
-@contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Prefix errors with the name of the file."""
-    try:
-        yield
-    except ModelError as error:
-        raise ModelError(f"{place}: {error}") from error
 
 
 def open_rest(directory: Path) -> Rest:
@@ -146,30 +94,19 @@ def open_rest(directory: Path) -> Rest:
     return Rest(manifest=replace(manifest, views=None, sizes=replace(manifest.sizes, views=None)), state=state)
 
 
-def _labels(found: Found, contents: Contents, *, name: str | None, version: str | None) -> tuple[str, str]:
-    """Return the name and the version of the model: those that were given, or what the source says."""
+def _name_of(found: Found, contents: Contents) -> str:
+    """Name the model after the folder of its runs. Raises ModelError for a name that a report cannot contain."""
     defaults = {"ChEX": found.model or "chex", "CheXzero": "chex-with-chexzero", "GPT-2": "chex-with-gpt2"}
-    name = defaults[contents.kind][:_NAME_LENGTH] if name is None else name
-    _check_label("--name", name)
-    if version is None:
-        version = f"step-{contents.step}" if contents.step is not None else f"sha256-{found.sha256[:12]}"
-    return name, version
-
-
-def counted(network: Network, report: ProgressReport) -> Iterator[FloatArray]:
-    """Yield the weights of a network in pieces, and report the progress."""
-    done, total = 0, network.parameters
-    for values in network.numbers():
-        yield values
-        done += values.size
-        report("write", done, total)
+    name = defaults[contents.kind][:_NAME_LENGTH]
+    if not (name.strip() and name.isprintable() and "\\" not in name):
+        raise ModelError(f"the folder {name!r} gives the model its name; rename it: printable, without a backslash")
+    return name
 
 
 @contextmanager
 def new_directory(directory: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `directory` on success; on failure it is removed with its contents."""
     directory = directory.absolute()
-    parents = [parent for parent in directory.parents if not parent.exists()]
     aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         aside.mkdir(parents=True)
@@ -179,22 +116,19 @@ def new_directory(directory: Path) -> Iterator[Path]:
         aside.rename(directory)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
-        for parent in parents:
-            if parent.is_dir() and not any(parent.iterdir()):
-                parent.rmdir()
         raise
     sync(directory.parent)
 
 
-def _manifest(place: str, labels: tuple[str, str], network: Network, *, rest: Rest | None) -> Manifest:
+def _manifest(found: Found, contents: Contents, network: Network, *, rest: Rest | None) -> Manifest:
     """Make the manifest, without hashes. If the rest comes from another model, input and decisions are that model's."""
     untrained = _untrained(network)
     mixed = len(set(network.origins.values())) > 1
     manifest = Manifest(
-        name=labels[0],
-        version=labels[1],
+        name=_name_of(found, contents),
+        version=f"sha256-{found.sha256[:12]}" if contents.step is None else f"step-{contents.step}",
         licence=_LICENCE,
-        trained_on=f"what its publisher says of {place}" + (f"; untrained: {untrained}" if untrained else ""),
+        trained_on=f"what its publisher says of {found.place}" + (f"; untrained: {untrained}" if untrained else ""),
         intended_use=(
             "demonstration and tests of the program; never any clinical use"
             if untrained

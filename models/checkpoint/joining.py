@@ -15,7 +15,7 @@ import torch
 from models.checkpoint.assembly import INITIAL, PARTS, UNTRAINED, Network, Rest, origin_of, part_of, shapes_of
 from models.checkpoint.card import complete, section
 from models.checkpoint.files import write_stream
-from models.checkpoint.importer import counted, new_directory, open_rest
+from models.checkpoint.importer import check_place, new_directory, open_rest
 from models.errors import ModelError
 from models.manifest import WEIGHTS, Manifest, NetworkSizes
 from models.program import command_for
@@ -41,8 +41,7 @@ def join(stage_2: Path, text: Path, directory: Path, *, report: ProgressReport) 
 
     Raises ModelError where they do not fit together, OSError where the disk fails. Both leave nothing behind.
     """
-    if directory.exists():
-        raise ModelError(f"{directory} exists already; name a new directory, or delete it first")
+    check_place(directory)
     first, second = open_rest(stage_2), open_rest(text)
     _check_trained(stage_2, first, "post_decoder")
     _check_trained(text, second, "generator")
@@ -56,7 +55,7 @@ def join(stage_2: Path, text: Path, directory: Path, *, report: ProgressReport) 
         origins=network.origins,
     )
     with new_directory(directory) as aside:
-        weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, counted(network, report))
+        weights_sha256 = write_stream(aside / WEIGHTS, network.shapes, network.numbers(report))
         complete(aside, manifest, card=_card(manifest, network))
     return Joined(
         directory=directory,

@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel
 
 from language.labels import NO_FINDING, Mark
 from models.checkpoint.files import file_sha256
-from models.checkpoint.unpickle import open_weights
+from models.checkpoint.source import open_weights
 from models.errors import ModelError
 from models.progress import quiet
 
