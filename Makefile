@@ -11,7 +11,6 @@
 #   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; two minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
-#   make float16  float16 graphs, every operator rounded, and sums too, against float32 on 64 films
 #   make chaos    kill -9, a full disk, archives that go away, under load; half an hour, nothing may be lost
 #   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
 #   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
@@ -72,7 +71,7 @@ DRILLS := drill and not full_size and not gpu
 # Where this is set, every process of the tests would compile all of the program again.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: setup system-packages viewers model demo test check drills drills-short quick durations coverage lint types collect run-tests float16 train full-size paper-small
+.PHONY: setup system-packages viewers model demo test check drills drills-short quick durations coverage lint types collect run-tests train full-size paper-small
 .PHONY: chaos soak day flood encodings bench bench-quick sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
@@ -151,12 +150,6 @@ quick: lint
 
 coverage: model
 	$(PYTEST) -n 4 -m '$(if $(ALL),not full_size and not gpu,$(SUITE))' --cov --cov-report=term
-
-# Rounding every operator, as a GPU does, is slow here: `make test` reads two films so, this 64 in minutes.
-float16: setup model
-	$(VENV)/bin/python -m export.build --model $(PHANTOM) --target onnx,tensorrt
-	$(VENV)/bin/python -m export.parity --model $(PHANTOM) onnx rounded-float16
-	$(VENV)/bin/python -m export.parity --model $(PHANTOM) onnx summed-float16
 
 # Goes on where it was stopped; what it makes is looked at before it takes the place of $(PHANTOM).
 train: setup

@@ -34,13 +34,13 @@ from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
 _FILMS, _SIDE, _SEED = 3, 256, 20240702
 _ALWAYS = "lung_opacity"
 """A finding that is asked for whatever the manifest has."""
-_HALF_ENGINES = ("onnx-float16", "rounded-float16", "summed-float16")
+_HALF = "onnx-float16"
 
 
 def main(arguments: list[str]) -> int:
     """Run the command. Returns its exit status."""
     parser = command_parser("export.parity", description="Compare two engines of one model.")
-    names = (*ENGINES, *GPU_ENGINES, *_HALF_ENGINES)
+    names = (*ENGINES, *GPU_ENGINES, _HALF)
     parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="the model directory")
     parser.add_argument("engines", nargs=2, choices=names, metavar="ENGINE", help=" or ".join(names))
     parser.add_argument("--films", type=int, default=FILMS, metavar="N", help="of a float16 engine: %(default)s films")
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     try:
         first, second = (_open(options.model, name, options.folder) for name in options.engines)
         manifest = read_manifest(options.model)
-        is_half = bool({"tensorrt", *_HALF_ENGINES} & set(options.engines)) or (
+        is_half = bool({"tensorrt", _HALF} & set(options.engines)) or (
             "onnx-cuda" in options.engines and proven_precision(options.model, manifest) == "float16"
         )
         stages = (
@@ -111,14 +111,10 @@ def lines(stages: dict[str, StageDifference]) -> list[str]:
 
 
 def _open(directory: Path, name: str, engines: Path | None) -> Engine:
-    if name == "onnx-float16":
+    if name == _HALF:
         from models.engines.onnx_engine import open_onnx
 
         return open_onnx(directory, precision="float16")
-    if name in ("rounded-float16", "summed-float16"):
-        from export.float16_evaluator import open_rounded
-
-        return open_rounded(directory, half_sums=name == "summed-float16")
     return open_to_prove(directory, engine=name, engines=engines)
 
 

@@ -170,13 +170,6 @@ def _is_small(network: nn.Module) -> bool:
     return sum(parameter.numel() for parameter in network.parameters()) < _SMALL
 
 
-def write_sentences(write: Callable[[Tensor], Tensor], features: FloatArray) -> IntArray:
-    """Generate token ids [sentence, token] for features [sentence, dim]."""
-    with torch.inference_mode():
-        ids: IntArray = write(torch.from_numpy(np.ascontiguousarray(features))).numpy()
-    return ids
-
-
 def _writer(generator: SentenceGenerator, gpu: Gpu, precision: Precision) -> Write:
     dtype = torch.float16 if precision == "float16" else torch.float32
     writer = StaticWriter(generator.to(dtype), max_length=generator.sizes.max_length, repeatable=gpu.repeatable)

@@ -58,7 +58,6 @@ PARTS: Final[dict[str, Part]] = {
     "sweep": Part(30, "250 phantoms, looked through for contradictions", _program("sweep")),
     "bench": Part(60, "every part of the program beside a peer", _program("bench")),
     "fuzz": Part(30, "malformed associations, requests, pixels and files", _program("fuzz")),
-    "float16": Part(10, "float16 graphs, each operator rounded", ("make", "float16")),
     "containers": Part(10, "the images built and run on a stand-in base", ("make", "container-test")),
     "pictures": Part(5, "the pages beside an Orthanc: the pictures of the documents", ("make", "pictures")),
     "dashboards": Part(5, "the dashboards drawn with a node's figures", ("make", "dashboards")),

@@ -16,13 +16,10 @@ import onnxruntime
 import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
 
 from export import build, float16, parity
 from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
-from export.float16_evaluator import MatMul
 from export.to_onnx import export_graphs, load_graph
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference
@@ -244,38 +241,6 @@ def test_readings_of_64_films_stay_within_the_tolerance(half_model: Path) -> Non
     assert (FILMS, FLOAT16.boxes, FLOAT16.scores) == (64, 2e-3, 5e-3)
     assert 0 < proof.float16.stages["find.boxes"].max_abs <= proof.float16.stages["find.boxes"].tolerance == 2e-3
     assert 0 < proof.float16.stages["find.scores"].max_abs <= proof.float16.stages["find.scores"].tolerance == 5e-3
-
-
-@RUNTIMES
-@pytest.mark.parametrize("engine", ["rounded-float16", "summed-float16"])
-def test_readings_stay_within_it_when_every_operator_is_rounded(
-    half_model: Path, engine: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    # Two films here, for the evaluator is slow; `make float16` reads 64.
-    status = parity.main(["--model", str(half_model), "onnx", engine, "--films", "2", "--json"])
-    stages = json.loads(capsys.readouterr().out)["stages"]
-
-    assert status == 0
-    proof = read_proof(half_model)
-    assert proof is not None and proof.float16 is not None
-    assert stages["find.features"]["max_abs"] > proof.float16.stages["find.features"].max_abs / 2, "nothing was rounded"
-
-
-@RUNTIMES
-def test_the_sums_of_an_attention_are_rounded_on_demand() -> None:
-    shapes = {"x": [1, 1, 1, 12], "y": [1, 1, 12, 1], "z": [1, 1, 1, 1]}
-    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT16, shape) for name, shape in shapes.items()}
-    node = helper.make_node("MatMul", ["x", "y"], ["z"])
-    graph = helper.make_graph([node], "product", [values["x"], values["y"]], [values["z"]])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-    factors = np.zeros((1, 1, 1, 12), np.float16)
-    factors[..., [0, 4, 8]] = 2048, 1, 1  # float16 has no 2049
-    given = {"x": factors, "y": np.ones((1, 1, 12, 1), np.float16)}
-
-    operators: list[list[type[OpRun]]] = [[], [MatMul]]
-    (exact,), (summed,) = (ReferenceEvaluator(model, new_ops=each).run(None, given) for each in operators)
-
-    assert (np.asarray(exact).item(), np.asarray(summed).item()) == (2050, 2048)
 
 
 @RUNTIMES

@@ -14,6 +14,7 @@ from threading import Condition
 from typing import Final, Literal, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from models.checkpoint.weights import load_network
@@ -21,7 +22,7 @@ from models.engines import Engine, FloatArray, IntArray
 from models.engines.devices import CPU
 from models.engines.scheduler import Scheduler
 from models.engines.staged_engine import StagedEngine
-from models.engines.torch_engine import run_by, use_threads, write_sentences
+from models.engines.torch_engine import run_by, use_threads
 from models.manifest import read_manifest
 from models.network.post_decoder import PostDecoder
 from models.reading.reader import ChexReader
@@ -107,9 +108,14 @@ def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[StagedE
     scheduler = Scheduler()
 
     def write(features: FloatArray) -> IntArray:
-        return scheduler.call(
-            lambda: write_sentences(lambda given: generator.write(given, max_length=max_length), features)
-        )
+        def generate() -> IntArray:
+            with torch.inference_mode():
+                ids: IntArray = generator.write(
+                    torch.from_numpy(np.ascontiguousarray(features)), max_length=max_length
+                ).numpy()
+            return ids
+
+        return scheduler.call(generate)
 
     batches = Batches(write)
     return StagedEngine("plain", run=run_by(network, CPU), write=batches.write, scheduler=scheduler), batches
