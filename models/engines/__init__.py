@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from typing import Final, Literal, Protocol, get_args
 
 import numpy as np
@@ -113,16 +113,8 @@ class Engine(Protocol):
 
 def check_wheels() -> None:
     """Raise ModelError if both are installed: which files of the module are whose depends on what pip did last."""
-    if all(map(_is_installed, WHEELS)):
+    if all(any(distributions(name=name)) for name in WHEELS):
         raise ModelError(
             f"{' and '.join(WHEELS)} are both installed, and one has overwritten files of the other; "
             f"run {REMOVE} && {INSTALL_GPU}, or without a GPU {REMOVE} && {INSTALL_CPU}"
         )
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True

@@ -8,7 +8,7 @@ invalid with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -34,12 +34,8 @@ PROOF = "parity.json"
 Precision = Literal["float32", "float16", "int8"]
 """Graphs are float32 or float16; the sentence generator may be int8 on a CPU."""
 
-_GRAPHS: Final[Mapping[str, tuple[Precision, ...]]] = {
-    "onnx": ("float32",),
-    "onnx-cuda": ("float32",),
-    "tensorrt": ("float16", "float32"),
-}
-"""The precisions of the exported graphs that an engine, or its fallback, runs."""
+_WITH_GRAPHS: Final = ("onnx", "onnx-cuda", "tensorrt")
+"""The engines that run exported graphs; those of TensorRT are made from the float32 ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +137,13 @@ def proven_precision(directory: Path, manifest: Manifest) -> Precision:
 def require_graphs(directory: Path, precision: Precision = "float32", *, stages: Sequence[str] = STAGES) -> None:
     """Raise ModelError if an exported graph, or the file of its weights, is missing; stages: as in `stages_of`."""
     remedy = _remedy(directory, precision)
-    if missing := _missing_graphs(directory, precision, stages):
+    graphs = {stage: graph_path(directory, stage, precision) for stage in _stages(precision, stages)}
+    if missing := [stage for stage, path in graphs.items() if not path.is_file()]:
         raise ModelError(f"{directory}: no exported {precision} graph of {', '.join(missing)}; {remedy}")
-    if missing := _missing_weights(directory, precision, stages):
+    proof = read_proof(directory)
+    # A small graph may have no file of weights.
+    named = set(_weights(directory, precision, stages)) & (proof.graphs.keys() if proof is not None else set())
+    if missing := sorted(name for name in named if not (directory / name).is_file()):
         raise ModelError(f"{directory}: no {', '.join(missing)}, the weights of exported graphs; {remedy}")
 
 
@@ -157,30 +157,11 @@ def check_files(directory: Path, *, engine: str) -> None:
     missing = [name for name in read_manifest(directory).files if not (directory / name).is_file()]
     if missing:
         raise ModelError(f"{directory}: {', '.join(missing)} of {MANIFEST} are missing; restore the model directory")
-    if engine not in _GRAPHS:
+    if engine not in _WITH_GRAPHS:
         return
-    precisions = _GRAPHS[engine]
-    if not any(_has_graphs(directory, precision) for precision in precisions):
-        require_graphs(directory, precisions[-1])
+    require_graphs(directory)
     if not (directory / PROOF).is_file():
-        raise ModelError(_no_proof(directory, _remedy(directory, precisions[-1])))
-
-
-def _has_graphs(directory: Path, precision: Precision) -> bool:
-    return not (_missing_graphs(directory, precision) or _missing_weights(directory, precision))
-
-
-def _missing_graphs(directory: Path, precision: Precision, stages: Sequence[str] = STAGES) -> list[str]:
-    return [stage for stage in _stages(precision, stages) if not graph_path(directory, stage, precision).is_file()]
-
-
-def _missing_weights(directory: Path, precision: Precision, stages: Sequence[str] = STAGES) -> list[str]:
-    """Return the files of weights that the proof names and that are missing; a small graph may have none."""
-    proof = read_proof(directory)
-    named = proof.graphs if proof is not None else {}
-    return [
-        name for name in _weights(directory, precision, stages) if name in named and not (directory / name).is_file()
-    ]
+        raise ModelError(_no_proof(directory, _remedy(directory, "float32")))
 
 
 def _weights(directory: Path, precision: Precision, stages: Sequence[str]) -> list[str]:
