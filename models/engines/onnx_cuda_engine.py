@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from models.engines import INSTALL_GPU, REMOVE, EngineUnavailable, FloatArray
-from models.engines.comparison import FLOAT16, GPU_FLOAT32
-from models.engines.device_proof import WatchedEngine, proven
+from models.engines.comparison import FLOAT16, GPU_FLOAT32, WatchedEngine, proven
 from models.engines.devices import Gpu
 from models.engines.onnx_engine import require_any_length
 from models.engines.proof import Precision, graphs_of, proven_precision, stages_of

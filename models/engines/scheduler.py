@@ -5,26 +5,42 @@ sentences. Before each unit it chooses what is next. People go first; after `PER
 `FILM_UNITS` of theirs, so questions without end stop no film. Sentences join and leave between two tokens. Calls go
 before sentences of their own class, so that those who call join them soon. The callers wait for their results; a
 caller that gives up takes its work out.
+
+A film is read by a chain of calls, and a question, which is a chain of calls as well, goes between two of them. It
+never changes what a film's answer is: a film continues with what it had computed.
+
+On the processor a large network is called in short parts, so that a question waits behind none for long. At the
+published size 29 sentences take a quarter of a second or more; they are encoded in parts of MOST_TOKENS
+(`Phrasebook.embed`), between which people go first. The parts depend on the call alone, so what else is computed
+changes no result. Films of several callers are not joined: a batch saves little time there, and a detector of two films
+does not compute the bits that it computes for one.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Condition, Thread
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from models.engines.call_order import current_question
 from models.errors import Abandoned
 
 if TYPE_CHECKING:
     from models.network.packed_decoding import Writing
 
+Most = Mapping[str, int]
+UNLIMITED: Final[Most] = MappingProxyType({})
+SHORT: Final[Most] = MappingProxyType({"encode_image": 1, "find": 1, "describe": 2, "view": 8})
+"""Films of one part at the published size: 0.12 s at most, with one thread."""
+MOST_TOKENS: Final = 154
+"""Tokens of the phrases that are encoded at once, for every network: as long as the parts above at the published size.
+More at once are no faster."""
 PERSON_UNITS: Final = 32
 """Calls and tokens for users in a row while films wait: more than most answers have."""
 FILM_UNITS: Final = 16
@@ -42,7 +58,7 @@ _LOOK_SECONDS: Final = 0.1
 T = TypeVar("T")
 
 _is_abandoned: ContextVar[Callable[[], bool] | None] = ContextVar("is_abandoned", default=None)
-
+_question: ContextVar[ExitStack | None] = ContextVar("question", default=None)
 
 Advance = Callable[[Sequence["Writing"]], Iterator[None]]
 """Advances the sentences of several callers together, and yields between two layers. May be repeated if it failed."""
@@ -50,6 +66,25 @@ Advance = Callable[[Sequence["Writing"]], Iterator[None]]
 
 def _no_sentences(_batch: Sequence[Writing]) -> Iterator[None]:
     return iter(())
+
+
+@contextmanager
+def for_person() -> Iterator[None]:
+    """Let the calls that this thread makes in the block go before those of films; between two, films wait a moment."""
+    if _question.get() is not None:
+        yield
+        return
+    with ExitStack() as question:
+        token = _question.set(question)
+        try:
+            yield
+        finally:
+            _question.reset(token)
+
+
+def current_question() -> ExitStack | None:
+    """Return the question that this thread works for; None if it works for a film. It ends when the block ends."""
+    return _question.get()
 
 
 @contextmanager

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from models.contract import StageDifference
 from models.engines import FloatArray, IntArray, Patches, Regions
-from models.engines.call_order import UNLIMITED, Most
-from models.engines.scheduler import Scheduler
+from models.engines.scheduler import UNLIMITED, Most, Scheduler
 
 Inputs = Mapping[str, NDArray[np.generic]]
 Arrays = Sequence[np.ndarray]

@@ -16,8 +16,7 @@ import tensorrt as trt
 import torch
 
 from models.engines import EngineUnavailable, FloatArray
-from models.engines.comparison import FLOAT16
-from models.engines.device_proof import WatchedEngine, proven
+from models.engines.comparison import FLOAT16, WatchedEngine, proven
 from models.engines.devices import Gpu
 from models.engines.engine_files import EngineFiles
 from models.engines.proof import FLOAT16_STAGES, Precision, graph_path, require_graphs

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 
 from models.checkpoint.weights import load_generator, load_network, release_pages
 from models.engines import INSTALL_CPU, FloatArray, IntArray
-from models.engines.call_order import SHORT, UNLIMITED, Most
-from models.engines.comparison import GPU_FLOAT32
-from models.engines.device_proof import WatchedEngine, proven
+from models.engines.comparison import GPU_FLOAT32, WatchedEngine, proven
 from models.engines.devices import CPU, Device, Gpu
 from models.engines.proof import Precision
-from models.engines.scheduler import Scheduler
+from models.engines.scheduler import SHORT, UNLIMITED, Most, Scheduler
 from models.engines.staged_engine import Inputs, RunStage, StagedEngine
 from models.errors import ModelError
 from models.network.chex import Chex

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.contract import PromptKind, Question, ReaderPrompt
 from models.decisions import sigmoid
 from models.engines import Engine, FloatArray
-from models.engines.call_order import MOST_TOKENS
+from models.engines.scheduler import MOST_TOKENS
 from models.errors import ModelError
 from models.reading.deduplicate import unit_length
 from models.reading.tokenizers import PROMPT_LIMIT, PromptTokenizer

@@ -314,9 +314,9 @@ class RadiographReader:
 
     def see(self, image: Radiograph) -> SeenFilm:
         """Encode a film for questions, before the films that wait to be read."""
-        from models.engines import call_order
+        from models.engines import scheduler
 
-        with call_order.for_person(), _raising_node_errors():
+        with scheduler.for_person(), _raising_node_errors():
             look = self._network.look(image.gray)
             framing = image.framing.about(self._network.middle(look))
             view = self._network.view(look)
@@ -344,13 +344,13 @@ class RadiographReader:
         return [next(again) if answer is None else answer for answer in answers]
 
     def _ask(self, film: SeenFilm, questions: Sequence[Question], prompts: PromptSet) -> list[FilmAnswer]:
-        from models.engines import call_order
+        from models.engines import scheduler
 
         asked = [
             question if question.box is None else replace(question, box=film.framing.to_square(question.box))
             for question in questions
         ]
-        with call_order.for_person(), _raising_node_errors():
+        with scheduler.for_person(), _raising_node_errors():
             answers = self._network.ask(
                 film.look,
                 asked,

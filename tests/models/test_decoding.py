@@ -15,9 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_generator, load_network
 from models.engines import ENGINES, Engine, IntArray
-from models.engines.call_order import for_person
 from models.engines.opening import open_engine, open_first
 from models.engines.proof import Precision
+from models.engines.scheduler import for_person
 from models.errors import ModelError
 from models.manifest import GeneratorSizes
 from models.network.attention import Mlp

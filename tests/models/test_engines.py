@@ -18,13 +18,11 @@ from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, Engine, FloatArray
-from models.engines.call_order import SHORT, UNLIMITED, Most
-from models.engines.comparison import FLOAT16
-from models.engines.device_proof import EVERY, WatchedEngine
+from models.engines.comparison import EVERY, FLOAT16, WatchedEngine
 from models.engines.devices import CPU, device_errors, driver_version
 from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
-from models.engines.scheduler import Scheduler
+from models.engines.scheduler import SHORT, UNLIMITED, Most, Scheduler
 from models.engines.staged_engine import RANGES, Inputs, StagedEngine, run_in_parts
 from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
 from models.errors import DeviceError, DeviceLost, ModelError

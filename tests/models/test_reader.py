@@ -20,11 +20,11 @@ from hypothesis.extra import numpy as arrays
 from export.to_onnx import load_graph
 from models.contract import Box, FilmReading, FindingState, PromptKind, Question, ReaderPrompt, Side, Trusted
 from models.engines import ENGINES, FloatArray, IntArray
-from models.engines.call_order import MOST_TOKENS
 from models.engines.comparison import FLOAT32
 from models.engines.onnx_engine import open_onnx
 from models.engines.opening import open_engine
 from models.engines.proof import graph_path
+from models.engines.scheduler import MOST_TOKENS
 from models.errors import ModelError
 from models.lab.evaluation.cases import shown
 from models.lab.evaluation.evaluated_model import read_questions

@@ -18,8 +18,7 @@ from typing import cast
 import pytest
 import torch
 
-from models.engines.call_order import for_person
-from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, _Lane, while_wanted
+from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, _Lane, for_person, while_wanted
 from models.errors import Abandoned
 from models.network.packed_decoding import Writing
 from tests.support.fakes import Panic

@@ -32,7 +32,7 @@ from models.contract import (
     Trusted,
     ViewReading,
 )
-from models.engines import call_order
+from models.engines import scheduler
 from models.errors import ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings
@@ -121,7 +121,7 @@ class Noting(Scripted):
         return [Answer(sentence="", score=0.8, state=FindingState.PRESENT, boxes=()) for _ in questions]
 
     def _note(self, call: str) -> None:
-        self.calls.append((call, call_order.current_question() is not None))
+        self.calls.append((call, scheduler.current_question() is not None))
 
 
 def reported(reader: Reader[Look]) -> FilmReading:
