@@ -22,6 +22,7 @@ CARD = "MODEL_CARD.md"
 REQUIRED = (WEIGHTS, CARD, *(f"vocab/{name}" for name in (PROMPT_VOCABULARY, SENTENCE_VOCABULARY, SENTENCE_MERGES)))
 """Files that every manifest must hash: those that answers depend on, and those that describe the model."""
 FloatArray = NDArray[np.float32]
+_NUMBER = np.dtype("<f4")
 
 
 def verify(directory: Path, manifest: Manifest) -> None:
@@ -82,22 +83,18 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_stream(
-    path: Path, shapes: Mapping[str, tuple[int, ...]], numbers: Iterable[FloatArray], *, half: bool = False
-) -> str:
+def write_stream(path: Path, shapes: Mapping[str, tuple[int, ...]], numbers: Iterable[FloatArray]) -> str:
     """Write weights and return the file's SHA-256.
 
     numbers: those of every weight in the order of `shapes`, cut anywhere
-    half: two bytes a number instead of four
     Raises ValueError where there are more or fewer numbers than the shapes have.
     """
-    dtype = np.dtype("<f2" if half else "<f4")
-    start, size = _header(shapes, name="F16" if half else "F32", itemsize=dtype.itemsize)
+    start, size = _header(shapes)
     hashed = hashlib.sha256(start)
     with path.open("wb") as file:
         file.write(start)
         for values in numbers:
-            piece = np.ascontiguousarray(values, dtype=dtype).data
+            piece = np.ascontiguousarray(values, dtype=_NUMBER).data
             hashed.update(piece)
             file.write(piece)
         if file.tell() != len(start) + size:
@@ -105,13 +102,13 @@ def write_stream(
     return hashed.hexdigest()
 
 
-def _header(shapes: Mapping[str, tuple[int, ...]], *, name: str, itemsize: int) -> tuple[bytes, int]:
+def _header(shapes: Mapping[str, tuple[int, ...]]) -> tuple[bytes, int]:
     """Return everything before the numbers, and the size of the numbers in bytes."""
     header: dict[str, object] = {}
     end = 0
     for key, shape in shapes.items():
-        begin, end = end, end + math.prod(shape) * itemsize
-        header[key] = {"dtype": name, "shape": shape, "data_offsets": [begin, end]}
+        begin, end = end, end + math.prod(shape) * _NUMBER.itemsize
+        header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     # Tensors start at a multiple of eight bytes; the header is padded with blanks.
     text += b" " * (-len(text) % 8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -20,7 +21,6 @@ from models.engines import FloatArray, IntArray, Patches, Regions
 from models.engines.scheduler import UNLIMITED, Most, Scheduler
 
 Inputs = Mapping[str, NDArray[np.generic]]
-Arrays = Sequence[np.ndarray]
 RunStage = Callable[[str, Inputs], Sequence[FloatArray]]
 """Runs a stage on inputs by name, in the order of its parameters; gives its outputs in their order."""
 
@@ -28,7 +28,8 @@ RunStage = Callable[[str, Inputs], Sequence[FloatArray]]
 class StagedEngine:
     """What runs the stages, and the generator in PyTorch. One call at a time: each uses the whole device.
 
-    scheduler: says when a stage runs; write: asks it itself; most: films or phrases that are computed without a pause
+    scheduler: says when a stage runs; write: asks it itself
+    most: films or phrases that are computed without a pause, by stage; a stage that is not named has no pause
     """
 
     def __init__(
@@ -71,29 +72,14 @@ class StagedEngine:
         return self.run_stage("view", {"patches": patches.features})[0]
 
     def run_stage(self, stage: str, inputs: Inputs) -> Sequence[FloatArray]:
-        """Run a stage as its exported graph does."""
-
-        def run(arrays: Sequence[NDArray[np.generic]]) -> Sequence[FloatArray]:
-            return self._run_stage(stage, dict(zip(inputs, arrays, strict=True)))
-
-        return run_in_parts(self._scheduler, run, stage, list(inputs.values()), most=self._most)
-
-
-def run_in_parts(
-    scheduler: Scheduler, run: Callable[[Arrays], Arrays], stage: str, inputs: Arrays, *, most: Most
-) -> Arrays:
-    """Run a stage on inputs [film, ...], each part of them as a call of its own.
-
-    most: films of a part, by stage; a stage that is not named has one part
-    """
-    limit = most.get(stage, 0)
-    if not limit or len(inputs[0]) <= limit:
-        return scheduler.call(lambda: run(inputs))
-    outputs = []
-    for start in range(0, len(inputs[0]), limit):
-        part = [array[start : start + limit] for array in inputs]
-        outputs.append(scheduler.call(lambda part=part: run(part)))  # type: ignore[misc]  # mypy cannot infer the default
-    return [np.concatenate(arrays) for arrays in zip(*outputs, strict=True)]
+        """Run a stage as its exported graph does, on inputs [film, ...]; each part of them is a call of its own."""
+        count = len(next(iter(inputs.values())))
+        limit = self._most.get(stage) or count
+        outputs = []
+        for start in range(0, count, limit) if count else [0]:
+            part = {name: array[start : start + limit] for name, array in inputs.items()}
+            outputs.append(self._scheduler.call(partial(self._run_stage, stage, part)))
+        return outputs[0] if len(outputs) == 1 else [np.concatenate(arrays) for arrays in zip(*outputs, strict=True)]
 
 
 def _film(patches: Patches) -> dict[str, NDArray[np.generic]]:

@@ -260,7 +260,7 @@ def test_equal_seeds_give_equal_files(tmp_path: Path, capsys: pytest.CaptureFixt
     manifest = read_manifest(tmp_path / "one")
     assert read_manifest(tmp_path / "other") == manifest
     # Of numpy's raw streams, the same everywhere and for ever.
-    assert manifest.files[WEIGHTS] == "a68d59ebdff033fddbe6f2cd472b60f5481ca246eb5c2db6717ebba78239848e"
+    assert manifest.files[WEIGHTS] == "18ffe9a11c530eec0ec1ec81c08dfb57a614725537560551ea274b252e31d64f"
     assert all(file_sha256(tmp_path / "one" / name) == sha256 for name, sha256 in manifest.files.items())
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
@@ -23,7 +24,7 @@ from models.engines.devices import CPU, device_errors, driver_version
 from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
 from models.engines.scheduler import SHORT, UNLIMITED, Most, Scheduler
-from models.engines.staged_engine import RANGES, Inputs, StagedEngine, run_in_parts
+from models.engines.staged_engine import RANGES, Inputs, StagedEngine
 from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
 from models.errors import DeviceError, DeviceLost, ModelError
 from models.manifest import MANIFEST, NetworkSizes, read_manifest
@@ -215,10 +216,17 @@ class Counted(Scheduler):
         return function()
 
 
-def test_a_long_call_is_made_in_parts_that_keep_their_order() -> None:
-    calls, inputs = Counted(), [np.arange(10.0).reshape(5, 2), np.arange(5.0)]
+def counted(calls: Counted, run: Callable[[Inputs], Sequence[NDArray[np.generic]]], most: Most) -> StagedEngine:
+    def run_stage(_stage: str, inputs: Inputs) -> list[FloatArray]:
+        return [array.astype(np.float32) for array in run(inputs)]
 
-    outputs = run_in_parts(calls, lambda part: [part[0].sum(axis=1) + part[1]], "find", inputs, most={"find": 2})
+    return StagedEngine("counted", run=run_stage, write=lambda _: np.zeros((0, 0), int), scheduler=calls, most=most)
+
+
+def test_a_long_call_is_made_in_parts_that_keep_their_order() -> None:
+    calls, inputs = Counted(), {"a": np.arange(10.0).reshape(5, 2), "b": np.arange(5.0)}
+
+    outputs = counted(calls, lambda part: [part["a"].sum(axis=1) + part["b"]], {"find": 2}).run_stage("find", inputs)
 
     assert calls.turns == 3
     assert outputs[0].tolist() == [1, 6, 11, 16, 21]
@@ -228,7 +236,9 @@ def test_a_long_call_is_made_in_parts_that_keep_their_order() -> None:
 def test_a_short_call_is_made_at_once(count: int, most: Most) -> None:
     calls = Counted()
 
-    (outputs,) = run_in_parts(calls, list, "find", [np.zeros((count, 3))], most=most)
+    engine = counted(calls, lambda part: [part["a"]], most)
+
+    (outputs,) = engine.run_stage("find", {"a": np.zeros((count, 3))})
 
     assert calls.turns == 1
     assert outputs.shape == (count, 3)

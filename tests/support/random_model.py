@@ -123,7 +123,7 @@ def write_directory(directory: Path, *, size: Size, seed: int) -> int:
     shapes = shapes_of(sizes)
     parameters = sum(math.prod(shape) for shape in shapes.values())
     numbers = (values for name, shape in shapes.items() for values in draw(name, shape, seed=seed))
-    write_stream(directory / WEIGHTS, shapes, numbers, half=size == "small")
+    write_stream(directory / WEIGHTS, shapes, numbers)
     manifest = _manifest(size=size, sizes=sizes, seed=seed)
     complete(directory, manifest, card=f"# {manifest.name}\n\nRandom weights. This model has learned nothing.\n")
     return parameters
