@@ -39,7 +39,7 @@ CORRECTIONS: Final = ("accept", "reject", "move", "add", "reword", "withdraw")
 """The kinds of `store.correction`."""
 WITHHELD: Final = (*(fault.value for fault in Fault), "contradicts", "not_measured", "side_unknown", "wrong_zone")
 """Reasons why a generated sentence does not leave (`models.reading.sentence_check`)."""
-ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "useless", "content", "not_kept")
+ORDER_REFUSALS: Final = ("caller", "tls", "silent", "connection", "content", "not_kept")
 REJECTIONS: Final = ("quality", "patient_safety", "worklist", "retention")
 """Why films are rejected (`store.study_facts`)."""
 ReviewReason: TypeAlias = Literal["contradicted", "near_threshold", "uncalibrated"]

@@ -2,8 +2,7 @@
 
 A message is acknowledged only after its orders are synced to disk. Answers and log contain no patient data. No peer can
 block the port: when too many connections are open, the one that was silent longest is closed. A connection also ends if
-its peer never reads the answers, or sends one useless message after another. Each connection has a thread, which also
-does its TLS handshake.
+its peer never reads the answers. Each connection has a thread, which also does its TLS handshake.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final, cast
@@ -33,7 +31,7 @@ from node.orders.store import OrderStore
 
 _CONNECTIONS: Final = 20
 _PATIENCE_SECONDS: Final = 30.0
-_REFUSED_IN_A_ROW: Final = 10
+_LAST_SECONDS: Final = 3.0
 _SECONDS_TO_KEEP_ALIVE: Final = 60  # after this silence the system asks whether the peer is still there
 
 # HL7 table 0357
@@ -42,16 +40,18 @@ _BATCH = Complaint(
     condition="200", text="a batch, or several messages in one frame, is not taken; send each message in its own frame"
 )
 _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; send it again later")
-Refuse = Callable[[str, str], None]
-"""Counts and logs a refused message: one of `metrics.ORDER_REFUSALS`, and its fault."""
 
 
-class OrderListener:
-    """Accepts connections until closed; with `settings.tls`, only from peers that present a certificate.
+class OrderListener(socketserver.ThreadingTCPServer):
+    """Accepts connections until closed, a thread for each; with `settings.tls`, only of peers with a certificate.
 
     patience_seconds: the limit for a handshake, for the rest of a message, and for sending an answer
     Raises OSError when the address cannot be opened, and as `ServerTls` does.
     """
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = _CONNECTIONS
 
     def __init__(
         self,
@@ -62,18 +62,22 @@ class OrderListener:
         zone: ZoneInfo,
         patience_seconds: float = _PATIENCE_SECONDS,
     ) -> None:
-        tls = None if settings.tls is None else ServerTls("orders", settings.tls)
+        self._settings, self._store, self._metrics, self._zone = settings, store, metrics, zone
+        self.patience_seconds = patience_seconds
+        self._refusals = Refusals()
+        self._open: dict[socket.socket, str] = {}  # and the host of each; who was silent longest comes first
+        self._changed = threading.Condition()
+        self._tls = tls = None if settings.tls is None else ServerTls("orders", settings.tls)
         if tls is not None:
             metrics.certificate_days.labels("orders").set_function(lambda: tls.days_left)
-        order_handler = _OrderHandler(store, metrics, zone, character_set=settings.character_set)
-        self._server = _Server(settings, order_handler, metrics, tls=tls, patience_seconds=patience_seconds)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="orders", daemon=True)
+        super().__init__((settings.host, settings.port), _Connection)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="orders", daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
         """The real port."""
-        return int(self._server.server_address[1])
+        return int(self.server_address[1])
 
     @property
     def is_listening(self) -> bool:
@@ -81,87 +85,24 @@ class OrderListener:
         return self._thread.is_alive()
 
     def close(self) -> None:
-        """Stop accepting, end every connection, and wait briefly for orders that are being stored.
+        """Stop accepting, end every connection, and wait briefly for those with an answer under way.
 
         An order that takes longer was not acknowledged, so its sender sends it again.
         """
-        self._server.shutdown()
-        self._server.end_connections()
-        self._server.server_close()
+        self.shutdown()
+        with self._changed:
+            for connection in self._open:
+                _end(connection)
+            self._changed.wait_for(lambda: not self._open, _LAST_SECONDS)
+        self._refusals.close()
+        self.server_close()
         self._thread.join(timeout=10)
-
-
-class _OrderHandler:
-    """Stores the orders of one message and writes its acknowledgment."""
-
-    def __init__(self, store: OrderStore, metrics: Metrics, zone: ZoneInfo, *, character_set: str) -> None:
-        self._store, self._metrics, self._zone, self._character_set = store, metrics, zone, character_set
-
-    def answer(self, content: bytes, refuse: Refuse) -> tuple[AcknowledgmentCode, bytes]:
-        """Answer AA once the whole order is synced to disk, otherwise AE or AR; answers contain no patient data."""
-        now, message, reason = datetime.now(UTC).astimezone(self._zone), None, "content"
-        try:
-            message = _message(content, character_set=self._character_set)
-            for change in read_orders(message):
-                self._keep(change)
-        except OrderRefused as error:
-            refused, said = error, str(error)
-        except TooManyRepetitions as error:
-            said = str(error)
-            refused = OrderRefused(AcknowledgmentCode.ERROR, Complaint(condition="102", text=said))
-        except Exception as error:  # the boundary to foreign messages and the disk: answer AR, and go on
-            refused, reason, said = OrderRefused(AcknowledgmentCode.REJECT, _NOT_KEPT), "not_kept", where(error)
-        else:
-            return AcknowledgmentCode.ACCEPT, acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
-        self._metrics.orders.labels("refused").inc()
-        refuse(reason, said)
-        return refused.code, acknowledge(message, refused.code, now=now, complaint=refused.complaint)
-
-    def _keep(self, change: OrderChange) -> None:
-        """Raises OSError."""
-        (self._store.forget if change.is_cancelled else self._store.keep)(change.order)
-        self._metrics.orders.labels("cancelled" if change.is_cancelled else "kept").inc()
-        log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
-
-
-def _message(content: bytes, *, character_set: str) -> Message:
-    """Read a message. Raises OrderRefused for bytes that are not exactly one."""
-    if is_batch(content):
-        raise OrderRefused(AcknowledgmentCode.REJECT, _BATCH)
-    try:
-        return read(content, default=character_set)
-    except ValueError as error:
-        raise OrderRefused(AcknowledgmentCode.REJECT, _NO_MESSAGE) from error
-
-
-class _Server(socketserver.ThreadingTCPServer):
-    """One thread per connection, up to a limit."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-    request_queue_size = _CONNECTIONS
-
-    def __init__(
-        self,
-        settings: OrdersSettings,
-        order_handler: _OrderHandler,
-        metrics: Metrics,
-        *,
-        tls: ServerTls | None,
-        patience_seconds: float,
-    ) -> None:
-        self.order_handler, self.patience_seconds = order_handler, patience_seconds
-        self._hosts, self._tls, self._metrics = settings.hosts, tls, metrics
-        self._refusals = Refusals()
-        self._open: dict[socket.socket, str] = {}  # and the host of each; who was silent longest comes first
-        self._changed = threading.Condition()
-        super().__init__((settings.host, settings.port), _Connection)
 
     def verify_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: tuple[str, int]
     ) -> bool:
         """Let in whom the settings name, before anything else is done for a connection."""
-        is_known = callers.is_among(client_address[0], self._hosts)
+        is_known = callers.is_among(client_address[0], self._settings.hosts)
         if not is_known:
             self.refuse("caller", host=client_address[0])
         return is_known
@@ -183,8 +124,34 @@ class _Server(socketserver.ThreadingTCPServer):
             self._count()
         super().process_request(connection, client_address)
 
+    def answer(self, content: bytes, *, host: str) -> bytes:
+        """Answer AA once the whole order is synced to disk, otherwise AE or AR; answers contain no patient data."""
+        now, message, reason = datetime.now(UTC).astimezone(self._zone), None, "content"
+        try:
+            message = _message(content, character_set=self._settings.character_set)
+            for change in read_orders(message):
+                self._keep(change)
+        except OrderRefused as error:
+            refused, said = error, str(error)
+        except TooManyRepetitions as error:
+            said = str(error)
+            refused = OrderRefused(AcknowledgmentCode.ERROR, Complaint(condition="102", text=said))
+        except Exception as error:  # the boundary to foreign messages and the disk: answer AR, and go on
+            refused, reason, said = OrderRefused(AcknowledgmentCode.REJECT, _NOT_KEPT), "not_kept", where(error)
+        else:
+            return acknowledge(message, AcknowledgmentCode.ACCEPT, now=now)
+        self._metrics.orders.labels("refused").inc()
+        self.refuse(reason, host=host, said=said)
+        return acknowledge(message, refused.code, now=now, complaint=refused.complaint)
+
+    def _keep(self, change: OrderChange) -> None:
+        """Raises OSError."""
+        (self._store.forget if change.is_cancelled else self._store.keep)(change.order)
+        self._metrics.orders.labels("cancelled" if change.is_cancelled else "kept").inc()
+        log.get().info("order.kept", priority=change.order.priority, cancelled=change.is_cancelled)
+
     def refuse(self, reason: str, *, host: str, said: str | None = None) -> None:
-        """Count and log a connection that is refused, or that ends because of an error of its peer."""
+        """Count and log a refused message, or a connection that is refused or ends because of an error of its peer."""
         self._metrics.orders_refused.labels(reason).inc()
         self._refusals.note(RefusalKey("order.refused", said or reason, host))
 
@@ -205,14 +172,6 @@ class _Server(socketserver.ThreadingTCPServer):
             self._count()
             self._changed.notify_all()
 
-    def end_connections(self, *, limit_seconds: float = 3.0) -> None:
-        """Shut down every connection, and wait for those with an answer under way."""
-        with self._changed:
-            for connection in self._open:
-                _end(connection)
-            self._changed.wait_for(lambda: not self._open, limit_seconds)
-        self._refusals.close()
-
     def handle_error(self, request: object, client_address: object) -> None:
         """Print nothing: the error may quote a message."""
 
@@ -223,7 +182,7 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Connection(socketserver.BaseRequestHandler):
     """Answers the messages of one connection in order."""
 
-    server: _Server
+    server: OrderListener
 
     def finish(self) -> None:
         self.server.closed(self.request)
@@ -243,18 +202,23 @@ class _Connection(socketserver.BaseRequestHandler):
             self.server.refuse("connection", host=host, said=type(error).__name__)
 
     def _answer_all(self, host: str) -> None:
-        """Answer until the peer ends, or sends nothing useful for too long. Raises BrokenFrame and OSError."""
-        server, frames, refused = self.server, mllp.Frames(self.request), 0
+        """Answer until the peer ends. Raises BrokenFrame and OSError."""
+        server, frames = self.server, mllp.Frames(self.request)
         while (content := frames.next(idle_seconds=None, frame_seconds=server.patience_seconds)) is not None:
             server.heard(self.request)
-            code, answer = server.order_handler.answer(
-                content, lambda reason, said: server.refuse(reason, host=host, said=said)
-            )
+            answer = server.answer(content, host=host)
             self.request.settimeout(server.patience_seconds)
             self.request.sendall(mllp.frame(answer))
-            refused = 0 if code is AcknowledgmentCode.ACCEPT else refused + 1
-            if refused == _REFUSED_IN_A_ROW:
-                return server.refuse("useless", host=host)
+
+
+def _message(content: bytes, *, character_set: str) -> Message:
+    """Read a message. Raises OrderRefused for bytes that are not exactly one."""
+    if is_batch(content):
+        raise OrderRefused(AcknowledgmentCode.REJECT, _BATCH)
+    try:
+        return read(content, default=character_set)
+    except ValueError as error:
+        raise OrderRefused(AcknowledgmentCode.REJECT, _NO_MESSAGE) from error
 
 
 def _end(connection: socket.socket) -> None:
