@@ -58,8 +58,6 @@ _RECOVERIES: Final = 1_000_000  # no number of restarts ends a study
 
 _T = TypeVar("_T")
 _Attempted = TypeVar("_Attempted", Sent, Asked)
-QuietWorkflow = Callable[[str], None]
-AnswerWorkflow = Callable[[str, str], None]
 DeliverWorkflow = Callable[[JsonObject], None]
 """A workflow whose argument is a `DeliveryBatch` as JSON."""
 
@@ -160,7 +158,7 @@ def register(
     running: RunningSteps,
     on_step: Callable[[str], None],
 ) -> tuple[DeliverWorkflow, Mapping[str, Park]]:
-    """Register the workflows with the executor, the reading ones only if there are `steps`.
+    """Register the workflows with the executor, the reading ones only if there are `steps` and `objects`.
 
     Returns the sending workflow, and by name of a workflow the function that parks its work (see `lost_workflows`).
     """
@@ -170,23 +168,19 @@ def register(
         (DELIVER, COMMIT),
         lambda arguments, reason: sending.park_lost(decode(DeliveryBatch, arguments[0]), reason=reason),
     )
-    if steps is not None:
-        quiet = _register_reading(steps, checkpoints, deliver=deliver)
-        _register_gathering(steps, checkpoints, quiet=quiet)
+    if steps is not None and objects is not None:
+        _register_reading(steps, checkpoints, deliver=deliver)
         answers = AnswerSteps(
             pipeline=lambda: steps.pipeline,
             ledger=steps.ledger,
             metrics=steps.metrics,
             destinations=steps.destinations,
         )
-        answer = _register_answers(answers, checkpoints, deliver=deliver)
+        _register_answers(answers, objects, checkpoints, deliver=deliver)
         park |= dict.fromkeys(
             (QUIET, GATHER, STUDY), lambda arguments, reason: steps.park_lost(str(arguments[0]), reason=reason)
         )
-        park[ANSWER] = partial(_refuse, answers)
-        if objects is not None:
-            _register_questions(objects, checkpoints, answer=answer)
-            park[QUESTION] = partial(_refuse, objects)
+        park |= {ANSWER: partial(_refuse, answers), QUESTION: partial(_refuse, objects)}
     return deliver, park
 
 
@@ -202,8 +196,8 @@ class Planned:
     is_busy: bool = False
 
 
-def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> QuietWorkflow:
-    """Register `quiet` and `study`, which queue each other and deliveries."""
+def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> None:
+    """Register `quiet` and `study`, which queue each other and deliveries, and `gather`, which queues `quiet`."""
 
     def plan_alone(study_uid: str, workflow: str) -> Planned:
         is_claimed = steps.claim(study_uid, workflow, is_over=_is_over)
@@ -244,12 +238,6 @@ def _register_reading(steps: Steps, checkpoints: _Checkpoints, *, deliver: Deliv
         _enqueue(STUDIES, study, study_uid, times_busy, place=place)
         checkpoints.on_step("ready")
 
-    return quiet
-
-
-def _register_gathering(steps: Steps, checkpoints: _Checkpoints, *, quiet: QuietWorkflow) -> None:
-    """Register `gather`, which queues `quiet`."""
-
     @DBOS.workflow(name=GATHER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def gather(study_uid: str, correction_id: str) -> None:
@@ -258,25 +246,21 @@ def _register_gathering(steps: Steps, checkpoints: _Checkpoints, *, quiet: Quiet
             checkpoints.on_step("queue")
 
 
-def _register_answers(steps: AnswerSteps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow) -> AnswerWorkflow:
-    """Register `answer`, which queues deliveries."""
+def _register_answers(
+    answers: AnswerSteps, objects: ObjectSteps, checkpoints: _Checkpoints, *, deliver: DeliverWorkflow
+) -> None:
+    """Register `answer`, which queues deliveries, and `question`, which queues answers, or itself without its film."""
 
     @DBOS.workflow(name=ANSWER, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def answer(study_uid: str, question_id: str) -> None:
-        queued = checkpoints.run("answer", Queued, lambda: steps.write(study_uid, question_id))
+        queued = checkpoints.run("answer", Queued, lambda: answers.write(study_uid, question_id))
         checkpoints.enqueue_all(deliver, queued, f"answer:{question_id}")
-
-    return answer
-
-
-def _register_questions(steps: ObjectSteps, checkpoints: _Checkpoints, *, answer: AnswerWorkflow) -> None:
-    """Register `question`, which queues answers, or itself while its film has not arrived."""
 
     @DBOS.workflow(name=QUESTION, max_recovery_attempts=_RECOVERIES)
     @checkpoints.running.guarded
     def question(study_uid: str, sop_instance_uid: str) -> None:
-        found = checkpoints.run("look", Looked, lambda: steps.look(study_uid, sop_instance_uid))
+        found = checkpoints.run("look", Looked, lambda: objects.look(study_uid, sop_instance_uid))
         if found.wait_seconds is not None:
             _enqueue(QUIET, question, study_uid, sop_instance_uid, delay_seconds=found.wait_seconds)
         for question_id in found.questions:
