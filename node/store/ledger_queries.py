@@ -166,18 +166,6 @@ def fingerprint(storage: StorageSettings) -> str:
         return repr(sorted(map(tuple, rows)))
 
 
-def studies_of(storage: StorageSettings, sop_instance_uid: str) -> list[str]:
-    """Return the studies with a delivery of an output, by its UID.
-
-    Raises NodeError when the database cannot be read.
-    """
-    with reading(storage) as connection:
-        if connection is None:
-            return []
-        query = sa.select(DELIVERIES.c.study_uid).where(DELIVERIES.c.sop_instance_uid == sop_instance_uid)
-        return list(connection.execute(query.distinct().order_by(DELIVERIES.c.study_uid)).scalars())
-
-
 def finished_after(
     storage: StorageSettings, after: tuple[float, str], *, before: float, limit: int
 ) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ from node.commands.explain.film import is_no_image
 from node.config import Settings
 from node.dicom import header_reading
 from node.dicom.film_header import parse_header
-from node.domain import JsonObject, OutputObject, Reason, is_uid
+from node.domain import JsonObject, OutputObject, Reason
 from node.errors import InputError, NodeError, OtherForm, Undecodable
 from node.jobs import processes
 from node.jobs.answered_film import newest_reading
@@ -138,7 +138,7 @@ def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
     if not all((directory / name).is_dir() for name in ("studies", "keeping")):  # `Spool` would create them
         raise InputError(f"{directory}: no node has run here; correct storage.directory, or start the node once")
     spool = Spool(directory)
-    study_uid = _find(uid, spool, settings)
+    study_uid = _find(uid, spool)
     try:
         known, complaint = ledger_queries.look_up(settings.storage, study_uid), ""
     except NodeError as error:
@@ -160,18 +160,12 @@ def explain_uid(uid: str, settings: Settings) -> StudyExplanation:
     return explanation if uid == study_uid else _only(uid, explanation)
 
 
-def _find(uid: str, spool: Spool, settings: Settings) -> str:
+def _find(uid: str, spool: Spool) -> str:
     """Return the study that a UID belongs to. Raises InputError if none is known, or if several have it."""
-    complaint = ""
     studies = spool.find_studies(uid)
-    if not studies and is_uid(uid):
-        try:
-            studies = ledger_queries.studies_of(settings.storage, uid)
-        except NodeError as error:
-            complaint = f" ({error})"
     if not studies:
         raise InputError(
-            f"{uid}: is no file, and no UID of a study or object that this node knows{complaint}; "
+            f"{uid}: is no file, and no UID of a study or object that this node knows; "
             "`node status` shows callers that were refused"
         )
     if len(studies) > 1:

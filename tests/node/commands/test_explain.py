@@ -419,7 +419,7 @@ def test_a_study_is_told_even_while_postgresql_is_away(tmp_path: Path) -> None:
     assert [row["outcome"] for row in rows(without, "received")] == ["read"]
     assert "the database cannot be read" in str(without["database"])
     assert "mend the database" in str(without["next"])
-    assert unknown.returncode == 2 and "the database cannot be read" in unknown.stderr
+    assert unknown.returncode == 2 and "no UID of a study or object that this node knows" in unknown.stderr
 
 
 @pytest.mark.parametrize("what", ["1.2.3.4", "../1.2", "nothing.dcm"])
