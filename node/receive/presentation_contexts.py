@@ -55,13 +55,9 @@ TRANSFER_SYNTAXES: Final = (
 )
 
 
-_MOST_CONTEXTS: Final = 128
-"""The number of odd values in a byte, which are the ids of contexts (PS3.8 9.3.2.2)."""
-
-
 def offered(requested: A_ASSOCIATE, *, may_send: bool, may_report: bool) -> list[PresentationContext]:
     """Return contexts: Verification, the storage classes that a sender proposes, a destination's storage commitment."""
-    proposed = requested.presentation_context_definition_list[:_MOST_CONTEXTS]
+    proposed = requested.presentation_context_definition_list
     asked = sorted({UID(context.abstract_syntax) for context in proposed if context.abstract_syntax})
     return [
         build_context(Verification),
