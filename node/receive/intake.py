@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 from pydicom.uid import UID
@@ -19,15 +18,13 @@ from pynetdicom.dsutils import create_file_meta, encode_file_meta
 
 from node import log
 from node.config import ListenerSettings
-from node.dicom import header_reading
 from node.dicom.file_head import SUFFICIENT, FileMeta, read_head
 from node.dicom.header import identify
-from node.errors import Failed, NodeError, Refused, SyntaxRefused, Undecodable, is_not_writable, where
+from node.errors import Failed, NodeError, Refused, SyntaxRefused, is_not_writable, where
 from node.metrics import Metrics
-from node.outputs.patient import name_different
 from node.receive import presentation_contexts
 from node.store.incoming import Incoming, full
-from node.store.received import Instance, Kept
+from node.store.received import Kept
 from node.store.spool import Spool
 from node.store.study_facts import elsewhere
 
@@ -129,25 +126,13 @@ class Intake:
         say = log.get().warning if kept.outcome == "conflict" else log.get().info
         study_uid, sop_instance_uid = kept.instance.study_uid, kept.instance.sop_instance_uid
         say(f"instance.{kept.outcome}", study=study_uid, sop_instance_uid=sop_instance_uid, bytes=size, **sender)
-        if kept.is_repaired:
-            log.get().info("instance.repaired", study=study_uid, sop_instance_uid=sop_instance_uid)
         for other in others:
             log.get().warning(
                 "instance.doubled",
                 study=study_uid,
                 sop_instance_uid=sop_instance_uid,
                 other_study=other.study_uid,
-                patients=self._compared(kept.instance, other),
             )
-
-    def _compared(self, one: Instance, other: Instance) -> str:
-        """Return whether two objects name the same patient: `same`, `different`, or `unknown` if one cannot be read."""
-        read = partial(header_reading.read_header, character_set=self._spool.character_set)
-        try:
-            is_different = name_different(read(one.path), read(other.path))
-        except (Undecodable, OSError):
-            return "unknown"
-        return "different" if is_different else "same"
 
 
 class TooLong(NodeError):

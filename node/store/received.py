@@ -59,13 +59,11 @@ class Kept:
 
     is_new: false when the same bytes were received before
     is_conflict: it has other pixels than the newest version, and is stored beside it
-    is_repaired: it replaced a damaged file of the same object
     """
 
     instance: Instance
     is_new: bool
     is_conflict: bool = False
-    is_repaired: bool = False
 
     @property
     def outcome(self) -> str:

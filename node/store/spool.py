@@ -116,7 +116,7 @@ class Spool:
         self.index.add(sop_instance_uid, folder.name)
         incoming.publish(path)
         new = received.instance_of(path)
-        return received.Kept(instance=new, is_new=True, is_conflict=is_conflict, is_repaired=bool(same))
+        return received.Kept(instance=new, is_new=True, is_conflict=is_conflict)
 
     def conflicts(self, study_uid: str) -> list[Instance]:
         """Return the objects of a study with other pixels than the stored version of their UID."""

