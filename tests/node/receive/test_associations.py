@@ -6,20 +6,17 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import pytest
 from pynetdicom import evt
 from pynetdicom.association import Association
 from structlog.testing import capture_logs
 
-from node.config import ListenerSettings
 from node.deliver import dicom
 from node.deliver.kinds import Calling
 from node.receive.dimse import Reception
 from node.receive.intake import Intake
-from node.receive.listener import application_entity
-from node.receive.server import PendingConnections, Server, Terms
+from node.receive.listener import Listener
 from node.settings.destinations import DicomDestination
 from tests.support import pdus
 from tests.support.listening import Node, connect, listening
@@ -187,44 +184,38 @@ def test_a_context_that_lacks_a_syntax_is_refused_alone(node: Node, sent: bytes,
 
 
 @pytest.mark.parametrize("fault", ["before the association", "before its answer", "after its answer"])
-def test_a_fault_of_the_node_leaves_a_trace(fault: str) -> None:
-    refused, aborted = list[tuple[str, str]](), list[tuple[str, str]]()
-
-    def requested(event: evt.Event) -> None:
+def test_a_fault_of_the_node_leaves_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    def requested(_listener: Listener, event: evt.Event) -> None:
         if fault == "before its answer":
             event.assoc.is_aborted = True  # pynetdicom does not negotiate then
         else:
             event.assoc.dul.kill_dul()
 
-    def receive(association: Association) -> Reception:
-        if fault == "before the association":
-            raise RuntimeError("can't start new thread")
-        return Reception(association, intake=cast(Intake, None))  # no message comes
+    def receive(_reception: Reception, _association: Association, *, intake: Intake) -> None:
+        raise RuntimeError("can't start new thread")
 
-    terms = Terms(
-        pending=PendingConnections(),
-        request_seconds=5.0,
-        idle_seconds=5.0,
-        is_known=lambda _host: True,
-        on_refused=lambda call, reason, _message: refused.append((call.host, reason)),
-        on_aborted=lambda call, reason: aborted.append((call.calling_aet, reason)),
-        on_turn=lambda: None,
-        receive=receive,
-    )
-    entity = application_entity(ListenerSettings())
-    server = Server(entity, ("127.0.0.1", 0), terms=terms, tls=None, handlers=[(evt.EVT_REQUESTED, requested)])
-    with connect(server.port) as peer:
+    monkeypatch.setattr(Listener, "_on_requested", requested)
+    if fault == "before the association":
+        monkeypatch.setattr(Reception, "__init__", receive)
+    with listening(tmp_path, request_seconds=5.0) as node, connect(node.listener.port) as peer:
         peer.settimeout(20)
         peer.sendall(request())
         pdus.read_pdu(peer)
-        wait_until(lambda: bool(refused or aborted), what="the end is told")
-    server.close()
+        names = {"refused": "failed", "aborted": "protocol"}
 
-    assert (refused, aborted) == {
-        "before the association": ([("127.0.0.1", "failed")], []),
-        "before its answer": ([("127.0.0.1", "failed")], []),
-        "after its answer": ([], [("TESTER", "protocol")]),
-    }[fault]
+        def told() -> dict[str, float]:
+            return {name: node.count(f"cxr_associations_{name}_total", reason=why) for name, why in names.items()}
+
+        wait_until(lambda: any(told().values()), what="the end is told")
+
+    assert (
+        told()
+        == {
+            "before the association": {"refused": 1, "aborted": 0},
+            "before its answer": {"refused": 1, "aborted": 0},
+            "after its answer": {"refused": 0, "aborted": 1},
+        }[fault]
+    )
 
 
 @pytest.mark.parametrize(

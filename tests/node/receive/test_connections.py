@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from node.config import Caller, ListenerSettings
 from node.deliver.commitment import Commitments
-from node.receive.server import PendingConnections
+from node.receive.listener import PendingConnections
 from tests.support import films, pdus, peers
 from tests.support.listening import Node, connect, is_clean, listening
 from tests.support.pdus import Recording, context, item, request
