@@ -234,13 +234,11 @@ def reload(settings: Settings, path: Path) -> Iterator[str]:
     here = [content for content in running if content.get("machine") == socket.gethostname()]
     far = [content for content in running if content not in here]
     elsewhere = [f"{_name(content)} runs on {content.get('machine')}; run reload there" for content in far]
-    if not running and processes.is_starting(settings.storage):
-        raise RetryLater(
-            f"the node on storage.directory {settings.storage.directory} is still starting; run reload again when its "
+    if not running:
+        raise InputError(
+            f"no node runs on storage.directory {settings.storage.directory}; start it with serve, or wait until its "
             "log says service.listening"
         )
-    if not running:
-        raise InputError(f"no node runs on storage.directory {settings.storage.directory}; start it with serve")
     if not here:
         raise InputError("; ".join(elsewhere))
     asked = [content for content in here if _file(content) == path.resolve()]

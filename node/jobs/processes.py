@@ -171,17 +171,6 @@ def running(storage: StorageSettings) -> Iterator[JsonObject]:
             yield content
 
 
-def is_starting(storage: StorageSettings) -> bool:
-    """Whether any process holds its lock, which it does before it publishes its state."""
-    locks = sorted(storage.directory.glob("lock-*" if storage.database_url else "lock"))
-    return any(_is_held(path) for path in locks)
-
-
-def _is_held(lock: Path) -> bool:
-    with files.try_lock(lock) as is_free:
-        return not is_free
-
-
 def signal_reload(published: JsonObject) -> bool:
     """Send SIGHUP to a process on this machine; return whether it still runs.
 
