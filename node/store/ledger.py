@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -18,7 +18,7 @@ from node.config import StorageSettings
 from node.domain import CRITICAL, Delivery, DeliveryState, StudyState
 from node.store import database, files
 from node.store.database import Database
-from node.store.ledger_queries import DeliveryRow, Overview, delivery_row, overview_of
+from node.store.ledger_queries import DeliveryRow, Overview, delivery_in, delivery_row, overview_of
 from node.store.tables import (
     CLAIMS,
     COUNTED_FILMS,
@@ -328,10 +328,9 @@ class Ledger:
         database.wipe(self.tables)
 
     def _deliveries(self, which: sa.ColumnElement[bool]) -> list[Delivery]:
-        names = [field.name for field in fields(Delivery)]
-        query = sa.select(*(DELIVERIES.c[name] for name in names)).where(which).order_by(DELIVERIES.c.created_at)
+        query = sa.select(DELIVERIES).where(which).order_by(DELIVERIES.c.created_at)
         with self.tables.connect() as connection:
-            return [Delivery(**dict(zip(names, row, strict=True))) for row in connection.execute(query)]
+            return list(map(delivery_in, connection.execute(query)))
 
 
 @contextmanager

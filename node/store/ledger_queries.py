@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -205,16 +205,15 @@ def study_row(row: sa.Row[*tuple[Any, ...]]) -> StudyRow:
     return StudyRow(state=row.state, stage=row.stage, reason=row.reason, changed_at=moment(row.changed_at))
 
 
+def delivery_in(row: sa.Row[tuple[object, ...]]) -> Delivery:
+    """Return the delivery in a row of the table of deliveries."""
+    return Delivery(**{each.name: getattr(row, each.name) for each in fields(Delivery)})
+
+
 def delivery_row(row: sa.Row[tuple[object, ...]]) -> DeliveryRow:
     """Return a row of the table of deliveries as a value."""
     return DeliveryRow(
-        delivery=Delivery(
-            destination=row.destination,
-            study_uid=row.study_uid,
-            sop_instance_uid=row.sop_instance_uid,
-            kind=row.kind,
-            priority=row.priority,
-        ),
+        delivery=delivery_in(row),
         state=DeliveryState(row.state),
         attempts=row.attempts,
         reason=row.reason,
