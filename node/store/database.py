@@ -112,13 +112,13 @@ def connect(place: Path | str) -> Database:
     return _open_file(place) if isinstance(place, Path) else _open_server(place)
 
 
-def open_ledger_for_reading(storage: StorageSettings) -> Database | None:
-    """Open the ledger's database read-only; None for a missing file."""
+def open_ledger_for_reading(storage: StorageSettings) -> Database:
+    """Open the ledger's database read-only; an empty one for a missing file."""
     if storage.database_url:
         return _open_server(storage.database_url).execution_options(postgresql_readonly=True)
     path = storage.directory / LEDGER
     if not path.exists():
-        return None
+        return sa.create_engine("sqlite://")
     creator = partial(_connect_for_reading, path, _mode_for_reading(path))
     return sa.create_engine("sqlite://", creator=creator, poolclass=sa.pool.NullPool, hide_parameters=True)
 

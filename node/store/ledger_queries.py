@@ -80,8 +80,6 @@ class Known:
 def look_up(storage: StorageSettings, study_uid: str) -> Known:
     """Look a study up. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
-        if connection is None:
-            return Known()
         found = connection.execute(sa.select(*STUDY).where(STUDIES.c.uid == study_uid)).one_or_none()
         of_study = sa.select(DELIVERIES).where(DELIVERIES.c.study_uid == study_uid).order_by(DELIVERIES.c.created_at)
         return Known(
@@ -123,7 +121,7 @@ class Overview:
 def overview(storage: StorageSettings) -> Overview:
     """Look up the figures of all studies and deliveries. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
-        return Overview() if connection is None else overview_of(connection)
+        return overview_of(connection)
 
 
 def overview_of(connection: sa.Connection) -> Overview:
@@ -155,8 +153,6 @@ def overview_of(connection: sa.Connection) -> Overview:
 def fingerprint(storage: StorageSettings) -> str:
     """Return a text that changes with any study or delivery. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
-        if connection is None:
-            return ""
         studies = sa.select(STUDIES.c.state, sa.func.count(), sa.func.max(STUDIES.c.changed_at))
         deliveries = sa.select(DELIVERIES.c.destination, DELIVERIES.c.state, sa.func.count())
         rows = (
@@ -179,25 +175,27 @@ def finished_after(
     query = sa.select(STUDIES.c.uid, changed).where(is_after, changed <= before)
     finished = query.where(STUDIES.c.state.in_(("finished", "parked"))).order_by(changed, STUDIES.c.uid).limit(limit)
     with reading(storage) as connection:
-        return [] if connection is None else [(uid, at) for uid, at in connection.execute(finished)]
+        return [(uid, at) for uid, at in connection.execute(finished)]
 
 
 @contextmanager
-def reading(storage: StorageSettings) -> Iterator[sa.Connection | None]:
-    """Open the tables; None if the node has not created them yet. Raises NodeError when they cannot be read."""
+def reading(storage: StorageSettings) -> Iterator[sa.Connection]:
+    """Open the tables, empty ones if the node has not created them yet. Raises NodeError when they cannot be read."""
     sql = database.open_ledger_for_reading(storage)
-    if sql is None:
-        yield None
-        return
     try:
         with sql.connect() as connection:
             schema = database.SCHEMA if database.is_server(sql) else None
             names = sa.inspect(connection).get_table_names(schema=schema)
-            yield connection if {table.name for table in TABLES.sorted_tables} <= set(names) else None
+            if {table.name for table in TABLES.sorted_tables} <= set(names):
+                yield connection
+                return
     except sa.exc.SQLAlchemyError as error:
         raise NodeError(f"the database cannot be read ({database.complaint(error)}); see `node doctor`") from error
     finally:
         sql.dispose()
+    with sa.create_engine("sqlite://").begin() as connection:
+        TABLES.create_all(connection)
+        yield connection
 
 
 def study_row(row: sa.Row[*tuple[Any, ...]]) -> StudyRow:

@@ -139,8 +139,6 @@ def counts(storage: StorageSettings, *, first: str, last: str) -> Counts:
     Raises NodeError when the database cannot be read.
     """
     with reading(storage) as connection:
-        if connection is None:
-            return Counts()
         films, findings = COUNTED_FILMS.c, COUNTED_FINDINGS.c
         is_wanted = films.day.between(first, last)
         groups = (films.day, films.scanner, films.station, films.outcome)
@@ -161,7 +159,7 @@ def station_names(storage: StorageSettings) -> list[str]:
     """Return the Station Names of the newest film of each study. Raises NodeError when the database cannot be read."""
     query = sa.select(PATIENTS.c.station).where(PATIENTS.c.station != "").distinct()
     with reading(storage) as connection:
-        return [] if connection is None else list(connection.execute(query).scalars())
+        return list(connection.execute(query).scalars())
 
 
 def _number(column: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

@@ -89,8 +89,6 @@ class WorklistRows:
 def worklist(storage: StorageSettings, wanted: WorklistFilter, *, limit: int, offset: int = 0) -> WorklistRows:
     """Look up one page of the filtered studies. Raises NodeError when the database cannot be read."""
     with reading(storage) as connection:
-        if connection is None:
-            return WorklistRows(studies={}, deliveries={}, waits={}, total=0)
         which = sa.and_(*_conditions(wanted))
         total = connection.execute(sa.select(sa.func.count()).select_from(STUDIES).where(which)).scalar_one()
         page = _ordered(sa.select(*STUDY).where(which), wanted).limit(limit).offset(offset)
@@ -108,7 +106,7 @@ def patients_of(storage: StorageSettings, study_uids: Collection[str]) -> dict[s
     found: dict[str, list[PatientRow]] = defaultdict(list)
     query = sa.select(PATIENTS).where(PATIENTS.c.study_uid.in_(study_uids)).order_by(PATIENTS.c.number)
     with reading(storage) as connection:
-        for row in [] if connection is None else connection.execute(query).mappings():
+        for row in connection.execute(query).mappings():
             found[row["study_uid"]].append(PatientRow(**row))
     return dict(found)
 
@@ -119,7 +117,7 @@ def studies_of_patient(storage: StorageSettings, number: str, issuer: str, *, li
     newest = sa.func.max(PATIENTS.c.study_date).desc()
     query = sa.select(PATIENTS.c.study_uid).where(is_named).group_by(PATIENTS.c.study_uid).order_by(newest)
     with reading(storage) as connection:
-        return [] if connection is None else list(connection.execute(query.limit(limit)).scalars())
+        return list(connection.execute(query.limit(limit)).scalars())
 
 
 def _conditions(wanted: WorklistFilter) -> Iterable[sa.ColumnElement[bool]]:
@@ -284,6 +282,4 @@ def to_review(storage: StorageSettings) -> list[ReviewRow]:
     """
     order = (REVIEWS.c.is_stat.desc(), REVIEWS.c.urgency, REVIEWS.c.received_at, REVIEWS.c.film, REVIEWS.c.study_uid)
     with reading(storage) as connection:
-        if connection is None:
-            return []
         return [ReviewRow(**row) for row in connection.execute(sa.select(REVIEWS).order_by(*order)).mappings()]
