@@ -43,6 +43,7 @@ Park = Callable[[Sequence[object], str], None]
 """Parks the work of a workflow: its arguments, and a reason."""
 _LOCK_PAUSE_SECONDS: Final = 1.0
 _SILENCE_SECONDS: Final = 10
+"""After this time the server releases the lock of a process that is frozen or disconnected."""
 _BUSY: Final = sa.text("SELECT DISTINCT executor_id FROM dbos.workflow_status WHERE status = 'PENDING'")
 
 
@@ -64,8 +65,7 @@ class Unattended:
 class Attended:
     """The workflows that threads of this process run, or ran just now; thread-safe."""
 
-    def __init__(self, *, recording_seconds: float = _RECORDING_SECONDS) -> None:
-        self._recording_seconds = recording_seconds
+    def __init__(self) -> None:
         self._changed = threading.Lock()
         self._running = Counter[str]()
         self._returned: dict[str, float] = {}  # deadlines for recording an outcome; earliest first
@@ -86,7 +86,7 @@ class Attended:
             with self._changed:
                 self._reasons.pop(workflow, None)
                 self._returned.pop(workflow, None)
-                self._returned[workflow] = time.monotonic() + self._recording_seconds
+                self._returned[workflow] = time.monotonic() + _RECORDING_SECONDS
         finally:
             with self._changed:
                 self._running[workflow] -= 1
@@ -125,14 +125,12 @@ class LostWorkflows(Periodic):
         end: Callable[[Unattended], None],
         park: Mapping[str, Park],
         metrics: Metrics,
-        *,
-        pause_seconds: float = _PAUSE_SECONDS,
     ) -> None:
         self._unattended, self._run_again, self._end = unattended, run_again, end
         self._park, self._metrics = park, metrics
         self._seen = frozenset[str]()
         self._losses = Counter[str]()
-        super().__init__(self.look, name="lost", pause_seconds=pause_seconds)
+        super().__init__(self.look, name="lost", pause_seconds=_PAUSE_SECONDS)
 
     def look(self) -> None:
         """Run lost workflows again, or park their work."""
@@ -157,14 +155,9 @@ class LostWorkflows(Periodic):
 
 
 class ExecutorLock:
-    """Holds the lock of one executor until closed, and reports once if the lock is lost.
+    """Holds the lock of one executor until closed, and reports once if the lock is lost."""
 
-    silence_seconds: after this time the server releases the lock of a process that is frozen or disconnected
-    """
-
-    def __init__(
-        self, database: sa.Engine, executor: str, *, stop: threading.Event, silence_seconds: int = _SILENCE_SECONDS
-    ) -> None:
+    def __init__(self, database: sa.Engine, executor: str, *, stop: threading.Event) -> None:
         """Wait for the lock. An earlier process of this name may still be ending, or another taking its work.
 
         Raises Stopped when `stop` is set meanwhile, SQLAlchemyError when the database does not answer.
@@ -175,7 +168,7 @@ class ExecutorLock:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         try:
-            self._connection.execute(sa.text(f"SET idle_session_timeout = '{silence_seconds}s'"))
+            self._connection.execute(sa.text(f"SET idle_session_timeout = '{_SILENCE_SECONDS}s'"))
             self._wait_for_lock(stop)
         except BaseException:
             self._connection.close()

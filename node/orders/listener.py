@@ -31,6 +31,7 @@ from node.orders.store import OrderStore
 
 _CONNECTIONS: Final = 20
 _PATIENCE_SECONDS: Final = 30.0
+"""The limit for a handshake, for the rest of a message, and for sending an answer."""
 _LAST_SECONDS: Final = 3.0
 _SECONDS_TO_KEEP_ALIVE: Final = 60  # after this silence the system asks whether the peer is still there
 
@@ -45,7 +46,6 @@ _NOT_KEPT = Complaint(condition="207", text="the message could not be stored; se
 class OrderListener(socketserver.ThreadingTCPServer):
     """Accepts connections until closed, a thread for each; with `settings.tls`, only of peers with a certificate.
 
-    patience_seconds: the limit for a handshake, for the rest of a message, and for sending an answer
     Raises OSError when the address cannot be opened, and as `ServerTls` does.
     """
 
@@ -53,17 +53,8 @@ class OrderListener(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = _CONNECTIONS
 
-    def __init__(
-        self,
-        settings: OrdersSettings,
-        store: OrderStore,
-        metrics: Metrics,
-        *,
-        zone: ZoneInfo,
-        patience_seconds: float = _PATIENCE_SECONDS,
-    ) -> None:
+    def __init__(self, settings: OrdersSettings, store: OrderStore, metrics: Metrics, *, zone: ZoneInfo) -> None:
         self._settings, self._store, self._metrics, self._zone = settings, store, metrics, zone
-        self.patience_seconds = patience_seconds
         self._refusals = Refusals()
         self._open: dict[socket.socket, str] = {}  # and the host of each; who was silent longest comes first
         self._changed = threading.Condition()
@@ -193,7 +184,7 @@ class _Connection(socketserver.BaseRequestHandler):
             self.request.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SECONDS_TO_KEEP_ALIVE)
             if isinstance(self.request, ssl.SSLSocket):
-                self.request.settimeout(self.server.patience_seconds)
+                self.request.settimeout(_PATIENCE_SECONDS)
                 self.request.do_handshake()
             self._answer_all(host)
         except ssl.SSLError as error:
@@ -204,10 +195,10 @@ class _Connection(socketserver.BaseRequestHandler):
     def _answer_all(self, host: str) -> None:
         """Answer until the peer ends. Raises BrokenFrame and OSError."""
         server, frames = self.server, mllp.Frames(self.request)
-        while (content := frames.next(idle_seconds=None, frame_seconds=server.patience_seconds)) is not None:
+        while (content := frames.next(idle_seconds=None, frame_seconds=_PATIENCE_SECONDS)) is not None:
             server.heard(self.request)
             answer = server.answer(content, host=host)
-            self.request.settimeout(server.patience_seconds)
+            self.request.settimeout(_PATIENCE_SECONDS)
             self.request.sendall(mllp.frame(answer))
 
 

@@ -131,11 +131,10 @@ def require_honest(directory: Path, *, is_shared: bool) -> None:
         raise InputError(f"storage.directory {directory}: {complaint}")
 
 
-def fault_of_folder(directory: Path, *, is_shared: bool, mounts: Path = _MOUNTS) -> str | None:
+def fault_of_folder(directory: Path, *, is_shared: bool) -> str | None:
     """Return the fault of an existing folder with its remedy, or None. Leaves no files behind.
 
     is_shared: several processes use it, perhaps on several machines
-    mounts: the mounts of this machine, see proc(5)
     Raises OSError when the folder is not writable.
     """
     with tempfile.TemporaryDirectory(prefix=files.TEMPORARY, dir=directory) as folder:
@@ -150,7 +149,7 @@ def fault_of_folder(directory: Path, *, is_shared: bool, mounts: Path = _MOUNTS)
         with files.try_lock(path) as is_first, files.try_lock(path) as is_second:
             if is_second or not is_first:
                 return "file locks do not work on this file system; use a local disk"
-    return _fault_of_mount(_options(directory.resolve(), mounts)) if is_shared else None
+    return _fault_of_mount(_options(directory.resolve())) if is_shared else None
 
 
 def _refuses_a_taken_name(path: Path) -> bool:
@@ -171,10 +170,10 @@ def _fault_of_mount(options: frozenset[str]) -> str | None:
     return None
 
 
-def _options(directory: Path, mounts: Path) -> frozenset[str]:
+def _options(directory: Path) -> frozenset[str]:
     """Return the mount options of the file system that holds a folder; none where the machine does not list them."""
     try:
-        lines = [line.split(" ") for line in os.fsdecode(mounts.read_bytes()).splitlines()]
+        lines = [line.split(" ") for line in os.fsdecode(_MOUNTS.read_bytes()).splitlines()]
     except OSError:
         return frozenset()
     found = [line for line in lines if directory.is_relative_to(_unescaped(line[4]))]

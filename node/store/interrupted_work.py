@@ -36,10 +36,10 @@ SUFFIX: Final = ".begun"
 class BegunWork(Turns):
     """The work in progress in one process, in turns; thread-safe."""
 
-    def __init__(self, *, settled_seconds: float = _SETTLED_SECONDS) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._in_hand: dict[Path, int] = {}  # by file: its count before
-        self._settled_seconds, self._settled_at = settled_seconds, 0.0  # on the monotonic clock; 0: no work yet
+        self._settled_at = 0.0  # on the monotonic clock; 0: no work yet
         self._ending = threading.Event()
 
     @contextmanager
@@ -51,7 +51,7 @@ class BegunWork(Turns):
         Work with a count runs alone. The last try waits until the process has worked for a while.
         """
         before = count(path)
-        self._settled_at = self._settled_at or time.monotonic() + self._settled_seconds
+        self._settled_at = self._settled_at or time.monotonic() + _SETTLED_SECONDS
         if before == MOST_INTERRUPTIONS - 1:
             self._ending.wait(max(0.0, self._settled_at - time.monotonic()))
         with self.alone() if before else self.together():

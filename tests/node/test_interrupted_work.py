@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
+import pytest
+
 from node.store import interrupted_work
 from node.store.interrupted_work import MOST_INTERRUPTIONS, BegunWork
 from tests.support.damage import FILM, STUDY, Bench
@@ -113,8 +115,11 @@ def test_work_that_begins_during_an_orderly_end_is_not_counted(tmp_path: Path) -
         assert interrupted_work.count(path) == 0
 
 
-def test_the_last_try_waits_until_the_process_has_worked_for_a_while(tmp_path: Path) -> None:
-    good, path, work = tmp_path / "good.begun", tmp_path / "suspect.begun", BegunWork(settled_seconds=1.0)
+def test_the_last_try_waits_until_the_process_has_worked_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupted_work, "_SETTLED_SECONDS", 1.0)
+    good, path, work = tmp_path / "good.begun", tmp_path / "suspect.begun", BegunWork()
     died(path, times=MOST_INTERRUPTIONS - 1)
 
     with waiting(work, lambda: work.counted(path)) as suspect:

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from node.errors import Stopped
+from node.jobs import lost_workflows
 from node.jobs.lost_workflows import ExecutorLock, Takeover
 from node.store.database import connect
 from tests.support.peers import wait_until
@@ -63,8 +64,11 @@ def test_an_executor_hears_that_its_lock_is_lost(engine: sa.Engine, postgres: Po
     lock.close()
 
 
-def test_an_executor_that_says_nothing_any_more_loses_its_lock(engine: sa.Engine, postgres: Postgres) -> None:
-    lock = ExecutorLock(engine, "worker", stop=NEVER, silence_seconds=1)  # not watched: as in a frozen process
+def test_an_executor_that_says_nothing_any_more_loses_its_lock(
+    engine: sa.Engine, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_workflows, "_SILENCE_SECONDS", 1)
+    lock = ExecutorLock(engine, "worker", stop=NEVER)  # not watched: as in a frozen process
 
     wait_until(lambda: not postgres.execute(HELD), what="the lock is free")
 

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Never
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from node.config import Settings
 from node.deliver.connections import Associations
 from node.deliver.results import DeliveryBatch
 from node.domain import derive_uid
+from node.jobs import lost_workflows
 from node.jobs.lost_workflows import MOST_LOSSES, Attended, LostWorkflows, Unattended
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
@@ -113,19 +115,22 @@ def test_a_workflow_that_fails_stays_attended_until_the_end() -> None:
     assert attended.holds("a")
 
 
-def test_an_outcome_is_awaited_before_a_workflow_counts_as_lost() -> None:
-    patient, hasty = Attended(), Attended(recording_seconds=0.0)
+def test_an_outcome_is_awaited_before_a_workflow_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    attended = Attended()
 
-    for attended in (patient, hasty):
-        with attended.run("a"):
-            pass
+    with attended.run("a"):
+        pass
+    assert attended.holds("a")
 
-    assert patient.holds("a")
-    assert not hasty.holds("a")  # nothing was recorded in time
+    monkeypatch.setattr(lost_workflows, "_RECORDING_SECONDS", 0.0)
+    with attended.run("a"):
+        pass
+    assert not attended.holds("a")  # nothing was recorded in time
 
 
-def test_a_workflow_stays_attended_while_its_second_thread_runs() -> None:
-    attended = Attended(recording_seconds=0.0)
+def test_a_workflow_stays_attended_while_its_second_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_workflows, "_RECORDING_SECONDS", 0.0)
+    attended = Attended()
 
     with attended.run("a"):  # resumed, while the thread that began it ends
         with pytest.raises(Panic), attended.run("a"):
@@ -161,9 +166,8 @@ class Workflows:
         def park(arguments: object, reason: str) -> None:
             self.parked.append(f"{arguments}: {reason}")
 
-        watch = LostWorkflows(
-            self.unattended, self.run_again, self.end, {"study": park}, Metrics(), pause_seconds=3600.0
-        )
+        with mock.patch.object(lost_workflows, "_PAUSE_SECONDS", 3600.0):
+            watch = LostWorkflows(self.unattended, self.run_again, self.end, {"study": park}, Metrics())
         with closing(watch):
             for _ in range(times):
                 watch.look()

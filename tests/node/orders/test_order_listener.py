@@ -7,9 +7,10 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from node.config import OrdersSettings, OrdersTlsSettings
 from node.hl7.acknowledgment import read_acknowledgment
 from node.metrics import Metrics
+from node.orders import listener as listener_module
 from node.orders.listener import OrderListener
 from node.orders.store import OrderStore
 from tests.node.orders.test_orders import OMI, ORM, PATIENT, STUDY
@@ -54,13 +56,11 @@ def listening(
     character_set: str = "",
 ) -> Iterator[OrderListener]:
     settings = OrdersSettings(port=0, hosts=hosts, tls=tls, character_set=character_set)
-    listener = OrderListener(
-        settings, store, metrics, zone=ZoneInfo("Europe/Berlin"), patience_seconds=patience_seconds
-    )
-    try:
+    with (
+        mock.patch.object(listener_module, "_PATIENCE_SECONDS", patience_seconds),
+        closing(OrderListener(settings, store, metrics, zone=ZoneInfo("Europe/Berlin"))) as listener,
+    ):
         yield listener
-    finally:
-        listener.close()
 
 
 def refused(metrics: Metrics) -> dict[str, float]:

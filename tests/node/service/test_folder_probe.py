@@ -15,6 +15,7 @@ from node.check_result import CheckState
 from node.commands.doctor import check_storage
 from node.errors import InputError
 from node.service import app
+from node.store import folders
 from node.store.folders import fault_of_folder, require_honest
 from tests.support.fakes import ScriptedReader
 from tests.support.service import settings_for
@@ -111,20 +112,24 @@ def mounted(tmp_path: Path, *lines: str) -> Path:
 @pytest.mark.parametrize(
     "options", ["rw,vers=3,nolock", "rw,vers=3,local_lock=all", "rw,local_lock=flock", "rw,nobrl", "rw,volatile"]
 )
-def test_a_mount_that_breaks_a_promise_is_no_shared_folder(tmp_path: Path, options: str) -> None:
+def test_a_mount_that_breaks_a_promise_is_no_shared_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
     folder = tmp_path / "films of chests"
     folder.mkdir()
     mounts = mounted(tmp_path, f"{str(folder).replace(' ', chr(92) + '040')} nfs {options}")
+    monkeypatch.setattr(folders, "_MOUNTS", mounts)
 
-    assert options.rpartition(",")[2] in str(fault_of_folder(folder, is_shared=True, mounts=mounts))
-    assert fault_of_folder(folder, is_shared=False, mounts=mounts) is None
+    assert options.rpartition(",")[2] in str(fault_of_folder(folder, is_shared=True))
+    assert fault_of_folder(folder, is_shared=False) is None
 
 
-def test_only_the_mount_that_is_in_use_counts(tmp_path: Path) -> None:
+def test_only_the_mount_that_is_in_use_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "node"
     folder.mkdir()
     hidden, other = f"{folder} nfs rw,nolock", f"{tmp_path}/nod nfs rw,nolock"
     mounts = mounted(tmp_path, hidden, other, f"{folder} nfs4 rw,vers=4.2,local_lock=none")
 
-    assert fault_of_folder(folder, is_shared=True, mounts=mounts) is None
-    assert fault_of_folder(folder, is_shared=True, mounts=tmp_path / "none") is None
+    for path in (mounts, tmp_path / "none"):
+        monkeypatch.setattr(folders, "_MOUNTS", path)
+        assert fault_of_folder(folder, is_shared=True) is None
