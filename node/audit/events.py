@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from node.domain import Code
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditCode:
-    """A code of PS3.16 (DCM), or one of the values that PS3.15 A.5.1.2 lists."""
 
-    value: str
-    meaning: str
-    scheme: str = "DCM"
+def dcm(value: str, meaning: str) -> Code:
+    """Return a code of PS3.16 (DCM)."""
+    return Code(value=value, scheme="DCM", meaning=meaning)
 
 
 class Party(StrEnum):
@@ -53,37 +51,37 @@ class AuditRule:
     reasons: the reasons for which the event leaves a message; empty: any
     """
 
-    event: AuditCode
+    event: Code
     action: str
-    kind: AuditCode | None = None
+    kind: Code | None = None
     outcome: str = SUCCESS
     party: Party = Party.NOBODY
     subject: Subject = Subject.NOTHING
     reasons: tuple[str, ...] = ()
 
 
-_ACTIVITY: Final = AuditCode(value="110100", meaning="Application Activity")
-_BEGIN: Final = AuditCode(value="110102", meaning="Begin Transferring DICOM Instances")
-_ACCESSED: Final = AuditCode(value="110103", meaning="DICOM Instances Accessed")
-_TRANSFERRED: Final = AuditCode(value="110104", meaning="DICOM Instances Transferred")
-_DELETED: Final = AuditCode(value="110105", meaning="DICOM Study Deleted")
-_ALERT: Final = AuditCode(value="110113", meaning="Security Alert")
-_AUTHENTICATION: Final = AuditCode(value="110114", meaning="User Authentication")
+_ACTIVITY: Final = dcm("110100", "Application Activity")
+_BEGIN: Final = dcm("110102", "Begin Transferring DICOM Instances")
+_ACCESSED: Final = dcm("110103", "DICOM Instances Accessed")
+_TRANSFERRED: Final = dcm("110104", "DICOM Instances Transferred")
+_DELETED: Final = dcm("110105", "DICOM Study Deleted")
+_ALERT: Final = dcm("110113", "Security Alert")
+_AUTHENTICATION: Final = dcm("110114", "User Authentication")
 
-_START: Final = AuditCode(value="110120", meaning="Application Start")
-_STOP: Final = AuditCode(value="110121", meaning="Application Stop")
-_LOGIN: Final = AuditCode(value="110122", meaning="Login")
-_LOGOUT: Final = AuditCode(value="110123", meaning="Logout")
-_NODE_AUTHENTICATION: Final = AuditCode(value="110126", meaning="Node Authentication")
-_SECURITY: Final = AuditCode(value="110129", meaning="Security Configuration")
-_SOFTWARE: Final = AuditCode(value="110131", meaning="Software Configuration")
-_RESTRICTED: Final = AuditCode(value="110132", meaning="Use of Restricted Function")
-_RECORDING_STOPPED: Final = AuditCode(value="110133", meaning="Audit Recording Stopped")
-_RECORDING_STARTED: Final = AuditCode(value="110134", meaning="Audit Recording Started")
-_USERS: Final = AuditCode(value="110137", meaning="User Security Attributes Changed")
+_START: Final = dcm("110120", "Application Start")
+_STOP: Final = dcm("110121", "Application Stop")
+_LOGIN: Final = dcm("110122", "Login")
+_LOGOUT: Final = dcm("110123", "Logout")
+_NODE_AUTHENTICATION: Final = dcm("110126", "Node Authentication")
+_SECURITY: Final = dcm("110129", "Security Configuration")
+_SOFTWARE: Final = dcm("110131", "Software Configuration")
+_RESTRICTED: Final = dcm("110132", "Use of Restricted Function")
+_RECORDING_STOPPED: Final = dcm("110133", "Audit Recording Stopped")
+_RECORDING_STARTED: Final = dcm("110134", "Audit Recording Started")
+_USERS: Final = dcm("110137", "User Security Attributes Changed")
 
 
-def _activity(kind: AuditCode) -> AuditRule:
+def _activity(kind: Code) -> AuditRule:
     return AuditRule(event=_ACTIVITY, action="E", kind=kind)
 
 
@@ -91,7 +89,7 @@ def _received(action: str) -> AuditRule:
     return AuditRule(event=_TRANSFERRED, action=action, party=Party.CALLER, subject=Subject.STUDY)
 
 
-def _sent(event: AuditCode, action: str, outcome: str = SUCCESS) -> AuditRule:
+def _sent(event: Code, action: str, outcome: str = SUCCESS) -> AuditRule:
     return AuditRule(event=event, action=action, outcome=outcome, party=Party.DESTINATION, subject=Subject.STUDY)
 
 
@@ -99,13 +97,13 @@ def _touched(action: str, party: Party = Party.USER, outcome: str = SUCCESS) -> 
     return AuditRule(event=_ACCESSED, action=action, outcome=outcome, party=party, subject=Subject.STUDY)
 
 
-def _alert(kind: AuditCode, outcome: str, party: Party = Party.NOBODY, reasons: tuple[str, ...] = ()) -> AuditRule:
+def _alert(kind: Code, outcome: str, party: Party = Party.NOBODY, reasons: tuple[str, ...] = ()) -> AuditRule:
     return AuditRule(
         event=_ALERT, action="E", kind=kind, outcome=outcome, party=party, subject=Subject.ALERT, reasons=reasons
     )
 
 
-def _signed(kind: AuditCode, outcome: str = SUCCESS) -> AuditRule:
+def _signed(kind: Code, outcome: str = SUCCESS) -> AuditRule:
     return AuditRule(event=_AUTHENTICATION, action="E", kind=kind, outcome=outcome, party=Party.USER)
 
 

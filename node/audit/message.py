@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from node.audit.events import RULES, SUCCESS, AuditCode, AuditRule, Party, Subject
+from node.audit.events import RULES, SUCCESS, AuditRule, Party, Subject, dcm
+from node.domain import Code
 from node.output_kinds import MESSAGES
 
 _PRIORITY: Final = 10 * 8 + 5
@@ -25,11 +26,11 @@ _UNKNOWN: Final = "-"
 Event = Mapping[str, object]
 """The name of a log event, as `event`, and its fields."""
 
-_SOURCE_ROLE: Final = AuditCode(value="110153", meaning="Source Role ID")
-_DESTINATION_ROLE: Final = AuditCode(value="110152", meaning="Destination Role ID")
-_APPLICATION_ROLE: Final = AuditCode(value="110150", meaning="Application")
-_STUDY_UID: Final = AuditCode(value="110180", meaning="Study Instance UID")
-_NODE_ID: Final = AuditCode(value="110182", meaning="Node ID")
+_SOURCE_ROLE: Final = dcm("110153", "Source Role ID")
+_DESTINATION_ROLE: Final = dcm("110152", "Destination Role ID")
+_APPLICATION_ROLE: Final = dcm("110150", "Application")
+_STUDY_UID: Final = dcm("110180", "Study Instance UID")
+_NODE_ID: Final = dcm("110182", "Node ID")
 
 _MACHINE_NAME, _IP_ADDRESS = "1", "2"
 _SYSTEM_OBJECT, _REPORT, _SECURITY_RESOURCE = "2", "3", "13"
@@ -151,7 +152,7 @@ def _participants(root: ET.Element, rule: AuditRule, event: Event, reporter: Rep
             _peer(root, _text(event, "calling_aet"), host)
 
 
-def _node(root: ET.Element, reporter: Reporter, *, role: AuditCode | None = None, is_requestor: bool = False) -> None:
+def _node(root: ET.Element, reporter: Reporter, *, role: Code | None = None, is_requestor: bool = False) -> None:
     participant = _participant(root, str(reporter.process_id), is_requestor=is_requestor, role=role)
     participant.set("AlternativeUserID", f"AETITLES={_clean(reporter.ae_title)}")
     participant.set("UserName", _clean(reporter.executor))
@@ -159,16 +160,14 @@ def _node(root: ET.Element, reporter: Reporter, *, role: AuditCode | None = None
     participant.set("NetworkAccessPointTypeCode", _MACHINE_NAME)
 
 
-def _peer(
-    root: ET.Element, ae_title: str, host: str, *, role: AuditCode | None = None, is_requestor: bool = False
-) -> None:
+def _peer(root: ET.Element, ae_title: str, host: str, *, role: Code | None = None, is_requestor: bool = False) -> None:
     participant = _participant(root, ae_title or host or _NOBODY, host=host, is_requestor=is_requestor, role=role)
     if ae_title:
         participant.set("AlternativeUserID", f"AETITLES={_clean(ae_title)}")
 
 
 def _participant(
-    root: ET.Element, user_id: str, *, host: str = "", is_requestor: bool, role: AuditCode | None = None
+    root: ET.Element, user_id: str, *, host: str = "", is_requestor: bool, role: Code | None = None
 ) -> ET.Element:
     facts = {"UserID": _clean(user_id), "UserIsRequestor": "true" if is_requestor else "false"}
     if host:
@@ -208,7 +207,7 @@ def _alert(root: ET.Element, event: Event, reporter: Reporter) -> None:
     ET.SubElement(alert, "ParticipantObjectDetail", {"type": "Alert Description", "value": value})
 
 
-def _object(root: ET.Element, name_of: str, kind: AuditCode, *, role: str, name: str) -> ET.Element:
+def _object(root: ET.Element, name_of: str, kind: Code, *, role: str, name: str) -> ET.Element:
     facts = {
         "ParticipantObjectID": _clean(name_of),
         "ParticipantObjectTypeCode": _SYSTEM_OBJECT,
@@ -220,7 +219,7 @@ def _object(root: ET.Element, name_of: str, kind: AuditCode, *, role: str, name:
     return found
 
 
-def _code(parent: ET.Element, name: str, code: AuditCode) -> None:
+def _code(parent: ET.Element, name: str, code: Code) -> None:
     facts = {"csd-code": code.value, "codeSystemName": code.scheme, "originalText": code.meaning}
     ET.SubElement(parent, name, facts)
 
