@@ -341,10 +341,4 @@ def _no_commitment(destination: DicomDestination) -> str:
     )
 
 
-SENDER: Final[Sender[DicomDestination]] = Sender(
-    send=send,
-    probe=echo,
-    examine=examine,
-    confirm=confirm,
-    silence="{} never reported whether it keeps the object; make sure that its reports reach the node's DICOM port",
-)
+SENDER: Final[Sender[DicomDestination]] = Sender(send=send, probe=echo, examine=examine, confirm=confirm)
