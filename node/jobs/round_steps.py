@@ -31,7 +31,7 @@ from node.store.ledger import Ledger, is_away
 from node.store.received import Instance, sop_instance_uid_of
 from node.store.rounds import RoundMark
 from node.store.statistics import write_counts
-from node.store.study_facts import StudyFacts, count_new, load
+from node.store.study_facts import REASONS, StudyFacts, load
 from node.store.worklist import ReviewRow
 
 _CANNOT_BE_REWRITTEN: Final = (
@@ -189,10 +189,12 @@ class Steps:
         return self._guarded("write", planned.study_uid, work, otherwise=None)
 
     def _log_rejected(self, facts: StudyFacts, planned: Round) -> None:
-        """Count and log the films that an archive's notes have rejected since the last round."""
-        for reason, count in count_new(known_to(planned, facts)).items():
-            self.metrics.rejected.labels(reason).inc(count)
-            log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=count)
+        """Count and log the films that an archive's notes have rejected since the last round; unknown films count."""
+        for note, films in known_to(planned, facts).new_notes():
+            if films:  # else all are rejected already
+                reason = REASONS[note.title.value]
+                self.metrics.rejected.labels(reason).inc(len(films))
+                log.get().info("film.rejected", study=planned.study_uid, reason=reason, films=len(films))
 
     def _log_identity(self, study_uid: str, written: RoundOutputs) -> None:
         """Count and log a study with films of several patients or requests, and orders for other patients."""

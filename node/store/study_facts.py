@@ -8,7 +8,6 @@ that was sent under the wrong study is sent again into the right one unchanged: 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -182,14 +181,3 @@ def require_valid(spool: Spool, film: Instance) -> None:
     why = rejections_of(spool.instances(film.study_uid)).get(film.sop_instance_uid)
     if why is not None:
         raise InputError(f"this film was {why.text}; what the node reported on it is void")
-
-
-def count_new(facts: StudyFacts) -> Counter[str]:
-    """Count by reason the films that a round's notes reject and no earlier round has; unknown films count.
-
-    facts: the facts of the round
-    """
-    counted: Counter[str] = Counter()
-    for note, films in facts.new_notes():
-        counted[REASONS[note.title.value]] += len(films)
-    return +counted  # without zeros: a note may reject only films that are rejected already
