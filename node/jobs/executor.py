@@ -107,7 +107,9 @@ class Executor:
         self._deliver, self.park = register(sending, steps, objects, running=running, on_step=on_step)
         deliveries = [name for destination in sending.destinations.values() for name in queues_of(destination)]
         if process.only is not None:
-            DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *_old_deliveries(sql)])
+            # Those of destinations that are no longer in the settings, too: work in such a queue is parked.
+            known = [name for name in database.queues(sql) if name not in (QUIET, STUDIES)]
+            DBOS.listen_queues([QUIET, STUDIES] if process.reads else [*deliveries, *known])
         DBOS.launch()
         self._register_queue(QUIET)
         self._register_queue(
@@ -326,14 +328,6 @@ class Client:
 def _to(workflow: str, queue: str = QUIET) -> EnqueueOptions:
     """Return the options that queue a workflow; `quiet` has no limit, so nothing there waits for a round of films."""
     return {"workflow_name": workflow, "queue_name": queue, "app_version": _APPLICATION_VERSION}
-
-
-def _old_deliveries(sql: Database) -> list[str]:
-    """Return all delivery queues in the database, also of destinations that are no longer in the settings.
-
-    Work in such a queue is parked.
-    """
-    return [name for name in database.queues(sql) if name not in (QUIET, STUDIES)]
 
 
 def delay_left(*, queued_at: float, until: float, now: float) -> float | None:

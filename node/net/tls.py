@@ -66,21 +66,14 @@ class ServerTls:
         return [stamp(path) for path in paths if path is not None]
 
     def _load(self) -> tuple[ssl.SSLContext, datetime]:
-        return server_context(self._files), _expires(self._files.certificate)
-
-
-def server_context(files: ServerTlsTable) -> ssl.SSLContext:
-    """Require a certificate of the named authority from every client; without an authority, require none.
-
-    Raises OSError (ssl.SSLError is one) when the files cannot be used.
-    """
-    ca = ca_of(files)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
-    context.verify_mode = ssl.CERT_NONE if ca is None else ssl.CERT_REQUIRED
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    _modernize(context)
-    _show(context, files.certificate, files.key)
-    return context
+        """Require a certificate of the named authority from every client; without an authority, require none."""
+        files, ca = self._files, ca_of(self._files)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=ca)
+        context.verify_mode = ssl.CERT_NONE if ca is None else ssl.CERT_REQUIRED
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        _modernize(context)
+        _show(context, files.certificate, files.key)
+        return context, _expires(files.certificate)
 
 
 def ca_of(files: TlsTable) -> Path | None:
