@@ -72,7 +72,7 @@ class Trail:
         self._queue: queue.Queue[Stamped] = queue.Queue(_MOST_QUEUED)
         self._overflown, self._counting, self._stopping = 0, threading.Lock(), threading.Event()
         self._kept_back: list[bytes] = []
-        self._lost, self._is_losing = 0, False
+        self._lost = 0  # since the disk last took messages
         _append(path, [])
         self._writer = threading.Thread(target=self._run, name="audit", daemon=True)
         self._writer.start()
@@ -127,18 +127,17 @@ class Trail:
             self._lose(lost, error.strerror or type(error).__name__)
             return
         self._kept_back = []
-        if self._is_losing:
+        if self._lost:
             log.get().warning("audit.resumed", times=self._lost)
-            self._lost, self._is_losing = 0, False
+            self._lost = 0
 
     def _lose(self, count: int, reason: str) -> None:
         if not count:
             return
         self._counter.inc(count)
-        self._lost += count
-        if not self._is_losing:
-            self._is_losing = True
+        if not self._lost:
             log.get().error("audit.stopped", reason=reason)
+        self._lost += count
 
 
 def _append(path: Path, lines: Sequence[bytes]) -> None:

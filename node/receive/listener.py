@@ -304,7 +304,7 @@ class _Port(ThreadedAssociationServer):
         self.listener, self.tls = listener, tls
         pynetdicom_adapter.silence()
         self._collected_at = time.monotonic()
-        self._handlers_changed, self._is_closing = threading.Condition(), False
+        self._handlers_changed, self.is_closing = threading.Condition(), False
         self._handlers_at_work: set[_Handler] = set()
         self._strangers, self._strangers_since = Counter[str](), time.monotonic()  # of this second, by address
         entity = listener.entity
@@ -364,9 +364,9 @@ class _Port(ThreadedAssociationServer):
     def enter(self, handler: _Handler) -> bool:
         """Record that a connection is being handled; false when the server is closing."""
         with self._handlers_changed:
-            if not self._is_closing:
+            if not self.is_closing:
                 self._handlers_at_work.add(handler)
-            return not self._is_closing
+            return not self.is_closing
 
     def leave(self, handler: _Handler) -> None:
         """Record that a connection was closed."""
@@ -374,16 +374,11 @@ class _Port(ThreadedAssociationServer):
             self._handlers_at_work.discard(handler)
             self._handlers_changed.notify_all()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether connections end because this server closes."""
-        return self._is_closing
-
     def close(self) -> None:
         """Stop accepting, abort every association, and wait until all have ended."""
         pynetdicom_adapter.close_port(self)
         with self._handlers_changed:
-            self._is_closing = True
+            self.is_closing = True
             for handler in self._handlers_at_work:
                 handler.abort()
             self._handlers_changed.wait_for(lambda: not self._handlers_at_work, _ABORT_SECONDS)
