@@ -107,7 +107,12 @@ class QuestionAnswerer:
             raise RetryLater("too many questions wait for their answers; ask again in a moment")
         try:
             with self._spool.work.together(), while_wanted(is_gone):
-                return self._answer(film, questions, model, is_gone)
+                seen = self._see(film, is_gone)
+                check_questions(questions, seen.framing, model.prompts)
+                try:
+                    return ask_film(seen, questions, model.prompts, model.reader)
+                except ValueError as error:
+                    raise InputError(str(error)) from error
         except AskerGone:
             log.get().info("question.dropped", study=film.study_uid)
             raise
@@ -124,16 +129,6 @@ class QuestionAnswerer:
                 self._spool.keep_document(question.study_uid, "questions", question.id, encode(question))
         except FileNotFoundError as error:
             raise InputError("the study of this film is being removed") from error
-
-    def _answer(
-        self, film: Instance, questions: Sequence[Question], model: OpenModel, is_gone: Callable[[], bool]
-    ) -> list[FilmAnswer]:
-        seen = self._see(film, is_gone)
-        check_questions(questions, seen.framing, model.prompts)
-        try:
-            return ask_film(seen, questions, model.prompts, model.reader)
-        except ValueError as error:
-            raise InputError(str(error)) from error
 
     def _see(self, film: Instance, is_gone: Callable[[], bool]) -> SeenFilm:
         """Return a film as the network encoded it, from the cache if possible.
