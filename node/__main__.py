@@ -13,7 +13,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -221,32 +220,21 @@ def _retry(options: argparse.Namespace) -> int:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    if options.what.is_file():
-        _explain_file(options)
-        return 0
-    if options.settings is None:
-        raise InputError(f"{options.what}: is not a file; for a UID name the settings too: explain UID node.toml")
-    from node.commands.explain import report, study
-
-    settings = config.load(options.settings)
-    explanation = study.explain_uid(str(options.what), settings)
-    if options.json:
-        print(report.to_json(explanation, settings, options.settings))
-    else:
-        print(report.render(explanation, settings, options.settings))
-    return 0
-
-
-def _explain_file(options: argparse.Namespace) -> None:
-    from node.commands.explain import film
+    from node.commands.explain import film, study
 
     settings = None if options.settings is None else config.load(options.settings)
-    model = ModelSettings() if settings is None else settings.model
-    character_set = "" if settings is None else settings.site.character_set
-    explanation = film.explain_file(
-        options.what, model=model.directory, reader=model.reader, character_set=character_set
-    )
-    print(json.dumps(asdict(explanation), indent=2) if options.json else film.render(explanation))
+    if options.what.is_file():
+        model = ModelSettings() if settings is None else settings.model
+        character_set = "" if settings is None else settings.site.character_set
+        explanation = film.explain_file(
+            options.what, model=model.directory, reader=model.reader, character_set=character_set
+        )
+        print(film.render(explanation))
+        return 0
+    if settings is None:
+        raise InputError(f"{options.what}: is not a file; for a UID name the settings too: explain UID node.toml")
+    print(study.render(study.explain_uid(str(options.what), settings), settings, options.settings))
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -34,7 +34,6 @@ def add_explain(parser: argparse.ArgumentParser, *, run: object) -> None:
     """Add the arguments of `explain`."""
     parser.add_argument("what", type=Path, metavar="FILE_OR_UID")
     parser.add_argument("settings", type=Path, nargs="?", metavar="node.toml", help="needed for a UID")
-    parser.add_argument("--json", action="store_true", help="answer with one JSON document")
     parser.set_defaults(run=run)
 
 

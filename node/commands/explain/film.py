@@ -22,6 +22,7 @@ from node.dicom import attributes, header_reading
 from node.dicom.film_header import FilmHeader, parse_header
 from node.domain import Note, Reason, is_uid
 from node.errors import InputError, Undecodable
+from node.outputs import wording
 from node.outputs.patient import leaves_out
 from node.read import decoding, pixel_format, routing
 from node.read.manifest import FilmRule, read_film_rule
@@ -43,26 +44,6 @@ ADVICE: Final[Mapping[Reason, str]] = {
     Reason.AGE: "if the age is wrong, correct it at the modality and send it again; the model's card has its ages",
 }
 """Remedy for an object that is not read, by the reason."""
-_WANTED: Final[Mapping[Note, str]] = {
-    Note.VIEW_UNKNOWN: "fills in ViewPosition and BodyPartExamined",
-    Note.AGE_UNKNOWN: "fills in PatientAge or PatientBirthDate",
-    Note.AGE_WITHOUT_UNIT: "fills in PatientAge with its unit, such as 045Y",
-    Note.MAYBE_CHILD: "fills in PatientAge or PatientBirthDate",
-    Note.IMAGE_TYPE: "sends the plain film, with its own ImageType",
-    Note.TWO_VIEWS: "writes ViewPosition and SeriesDescription that agree",
-    Note.STRETCHED: "writes a window or lookup table that fits the pixels",
-    Note.POLARITY_UNCLEAR: "writes PhotometricInterpretation and PresentationLUTShape that agree",
-    Note.SIGN_DISAGREES: "writes the PixelRepresentation of its codestreams",
-    Note.PIXELS_CUT: "sends as many bytes of pixels as Rows, Columns and BitsAllocated say",
-    Note.TABLE_SCALED: "declares in LUTDescriptor the bits that the lookup table has",
-    Note.TEXT_RECODED: "names in SpecificCharacterSet the set of its text",
-    Note.TEXT_LEFT_OUT: "names in SpecificCharacterSet the set of its text",
-    Note.IDENTIFIER_LEFT_OUT: "writes numbers and names of patient and request that are valid in DICOM",
-    Note.OBLONG_PIXELS: "sends a film with square pixels",
-    Note.PADDING_IGNORED: "writes a PixelPaddingRangeLimit that leaves the exposed field",
-    Note.HEADER_DISORDERED: "writes each element once, by ascending tag",
-}
-"""Remedy at the modality, by note."""
 _WHAT_HAPPENS: Final[Mapping[Action, str]] = {
     Action.READ: "read",
     Action.ANSWER: "not read, answered with an object that says so",
@@ -184,7 +165,6 @@ def explain_file(path: Path, *, model: Path, reader: str = CHEX, character_set: 
 def render(explanation: FilmExplanation) -> str:
     """Return an explanation as lines of text; the decision and the advice come last."""
     reason = f" ({explanation.reason})" if explanation.reason is not None else ""
-    notes = "".join(f", with the note {note}" for note in explanation.notes)
     lines = [
         explanation.file,
         f"film {explanation.film or 'without a valid UID'}, study {explanation.study or 'without a valid UID'}",
@@ -192,7 +172,8 @@ def render(explanation: FilmExplanation) -> str:
         "routing rules (the first rule that applies decides):",
         *map(_rule_line, explanation.rules),
         f"decoding: {_decoding_line(explanation.decoding)}" if explanation.decoding is not None else "",
-        f"decision: {_WHAT_HAPPENS[explanation.action]}{reason}{notes}",
+        f"decision: {_WHAT_HAPPENS[explanation.action]}{reason}",
+        *(f"note {note}: {wording.NOTES[note]}" for note in explanation.notes),
         f"do: {explanation.advice}",
     ]
     return "\n".join(filter(None, lines))
@@ -239,9 +220,6 @@ def _advice(decision: Decision, *, has_uids: bool) -> str:
         return "nothing; if it is a film, its sender must give it the class of one, and its pixels"
     if decision.reason is not None:
         return ADVICE[decision.reason]
-    if decision.notes:
-        wanted = dict.fromkeys(_WANTED[note] for note in decision.notes)
-        return f"see that the modality {' and '.join(wanted)}; then the note goes"
     return "if no result of it came, run explain with the study's UID and node.toml"
 
 

@@ -5,12 +5,10 @@ A UID is told of beside a running node and after its end; nothing is changed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import given
@@ -21,14 +19,14 @@ from pydicom.uid import DigitalXRayImageStorageForPresentation
 
 from node import config
 from node.commands.explain.film import ADVICE, FilmExplanation, explain_file, render
-from node.commands.explain.report import next_steps
-from node.commands.explain.study import StudyExplanation, WrittenAnswer, explain_uid
+from node.commands.explain.study import StudyExplanation, explain_uid, next_steps
 from node.config import Settings, SiteSettings
 from node.dicom.film_header import parse_header
 from node.domain import OutputObject, Reason, derive_uid
 from node.read import routing
 from node.read.routing import Action
 from node.store.ledger_queries import StudyRow
+from node.store.questions import SentAnswer
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.paths import REPOSITORY
@@ -173,24 +171,12 @@ def test_nothing_of_a_patient_is_shown(tmp_path: Path, keywords: str) -> None:
     film.SeriesDescription = f"{film.SeriesDescription} LATEROQzvxwkjp DECUBQzvxwkjp chest"
     path = films.saved(tmp_path, film)
 
-    plain, as_json = (run_command("explain", path, *more) for more in ((), ("--json",)))
-
-    assert (plain.returncode, as_json.returncode) == (0, 0), plain.stderr + as_json.stderr
-    said = plain.stdout + plain.stderr + as_json.stdout + as_json.stderr
-    assert "SeriesDescription" in said and "text with CHEST, DECUB, LATERO" in said
-    assert found_in(said.encode()) == []
-
-
-def test_the_command_answers_with_one_document(tmp_path: Path) -> None:
-    path = films.saved(tmp_path, films.lateral())
-
-    done = run_command("explain", path, "--json")
+    done = run_command("explain", path)
 
     assert done.returncode == 0, done.stderr
-    content = json.loads(done.stdout)
-    assert (content["action"], content["reason"]) == ("answer", "lateral")
-    assert content["rules"][6]["attributes"]["ViewPosition"] == "LL"
-    assert [rule["applies"] for rule in content["rules"]] == [False] * 6 + [True, None, None]
+    said = done.stdout + done.stderr
+    assert "SeriesDescription" in said and "text with CHEST, DECUB, LATERO" in said
+    assert found_in(said.encode()) == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "nothing.dcm"])
@@ -216,9 +202,6 @@ FILM = films.thumbnail()
 STUDY, UID = str(FILM.StudyInstanceUID), str(FILM.SOPInstanceUID)
 LATERAL, REPORT = films.as_another(films.lateral(), "lateral"), films.non_image("SR")
 
-Content = dict[str, object]
-
-
 FINISHED = StudyRow(state="finished", stage=None, reason=None, changed_at=datetime.now(UTC))
 
 
@@ -226,20 +209,14 @@ def in_berlin(settings: Settings) -> Settings:
     return replace(settings, site=SiteSettings(timezone="Europe/Berlin"))
 
 
-def as_json(uid: str, settings_path: Path) -> Content:
-    done = run_command("explain", uid, settings_path, "--json")
-    assert done.returncode == 0, done.stderr
-    return cast(Content, json.loads(done.stdout))
+def explained(uid: str, settings_path: Path) -> StudyExplanation:
+    return explain_uid(uid, config.load(settings_path))
 
 
 def told(uid: str, settings_path: Path) -> str:
     done = run_command("explain", uid, settings_path)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def rows(content: Content, name: str) -> list[Content]:
-    return cast(list[Content], content[name])
 
 
 def state_of(folder: Path) -> dict[str, tuple[int, int, int]]:
@@ -263,44 +240,42 @@ def test_a_study_is_told_from_first_object_to_last_delivery(finished: tuple[Path
     folder, settings_path = finished
     before = state_of(folder)
 
-    content = as_json(STUDY, settings_path)
+    content = explained(STUDY, settings_path)
 
-    assert (content["study"], cast(Content, content["row"])["state"], content["is_running"]) == (
-        STUDY,
-        "finished",
-        False,
-    )
-    received = {str(row["film"]): row for row in rows(content, "received")}
-    assert {uid: row["outcome"] for uid, row in received.items()} == {
+    assert content.row is not None
+    assert (content.study, content.row.state, content.is_running) == (STUDY, "finished", False)
+    received = {found.film: found for found in content.received}
+    assert {uid: found.outcome for uid, found in received.items()} == {
         UID: "read",
         str(LATERAL.SOPInstanceUID): "lateral",
         str(REPORT.SOPInstanceUID): "left alone (modality)",
     }
-    read_by = cast(Content, received[UID]["read_by"])
-    assert (read_by["model"], read_by["engine"]) == ("scripted 1", "scripted")
-    assert str(read_by["prompts"]).startswith("chexpert14 ")
-    assert all(row["is_intact"] and row["round"] == 1 and row["version"] == 1 for row in received.values())
-    assert all(str(row["received_at"]).endswith(("+01:00", "+02:00")) for row in received.values())
-    (only,) = rows(content, "rounds")
-    outputs = [(output["kind"], output["copy"]) for output in cast(list[Content], only["outputs"])]
-    assert sorted(outputs) == [("gsps", "intact"), ("sr", "intact"), ("sr", "intact")]  # on the film, on the study
-    assert [
-        (delivery["destination"], delivery["state"], delivery["attempts"]) for delivery in rows(content, "deliveries")
-    ] == [("archive", "sent", 1)] * 3
-    assert cast(list[str], content["next"])[0] == f"{LATERAL.SOPInstanceUID} (lateral): {ADVICE[Reason.LATERAL]}"
+    reading = received[UID].reading
+    assert reading is not None
+    assert (reading[1]["model"], reading[1]["engine"]) == ("scripted 1", "scripted")
+    assert str(reading[1]["prompts"]).startswith("chexpert14 ")
+    assert all(found.is_intact and found.round == 1 and found.version == 1 for found in received.values())
+    (only,) = content.rounds
+    assert sorted(output.kind for output in only.outputs) == ["gsps", "sr", "sr"]  # on the film, on the study
+    assert content.lost == {}
+    assert [(row.delivery.destination, row.state, row.attempts) for row in content.deliveries] == [
+        ("archive", "sent", 1)
+    ] * 3
+    steps = next_steps(content, config.load(settings_path), settings_path)
+    assert steps[0] == f"{LATERAL.SOPInstanceUID} (lateral): {ADVICE[Reason.LATERAL]}"
     assert state_of(folder) == before
 
 
 def test_a_film_and_an_output_are_told_without_the_others(finished: tuple[Path, Path]) -> None:
     _, settings_path = finished
-    output = str(rows(as_json(STUDY, settings_path), "deliveries")[0]["sop_instance_uid"])
+    output = explained(STUDY, settings_path).deliveries[0].delivery.sop_instance_uid
 
-    of_film, of_output = as_json(str(LATERAL.SOPInstanceUID), settings_path), as_json(output, settings_path)
+    of_film, of_output = explained(str(LATERAL.SOPInstanceUID), settings_path), explained(output, settings_path)
 
-    assert [row["outcome"] for row in rows(of_film, "received")] == ["lateral"]
-    assert rows(of_output, "received") == []
-    assert [delivery["sop_instance_uid"] for delivery in rows(of_output, "deliveries")] == [output]
-    assert of_film["study"] == of_output["study"] == STUDY
+    assert [found.outcome for found in of_film.received] == ["lateral"]
+    assert of_output.received == ()
+    assert [row.delivery.sop_instance_uid for row in of_output.deliveries] == [output]
+    assert of_film.study == of_output.study == STUDY
     assert f"only what concerns {output}" in told(output, settings_path)
 
 
@@ -327,7 +302,7 @@ def test_what_went_wrong_is_told_with_what_to_do(
             assert peers.send(film, port=node.dicom_port) == 0
         node.wait_for("delivery.sent", count=2)
         archive.refuse(0xC000)
-        assert as_json(STUDY, node.settings_path)["is_running"] is True
+        assert explained(STUDY, node.settings_path).is_running
         assert peers.send(refused, port=node.dicom_port) == 0
         node.wait_for("delivery.parked", count=2)
         parked = told(str(refused.StudyInstanceUID), node.settings_path)
@@ -378,7 +353,8 @@ def test_a_parked_film_stands_in_the_round_that_parked_it(tmp_path: Path) -> Non
     again = explain_uid(STUDY, settings)
 
     assert [(film.round, film.outcome) for film in waiting.received] == [(1, "interrupted")]
-    assert [output.uid for explained_round in waiting.rounds for output in explained_round.outputs] == ["1.2.3"]
+    assert [output.sop_instance_uid for round_ in waiting.rounds for output in round_.outputs] == ["1.2.3"]
+    assert waiting.lost == {"1.2.3": "removed"}
     assert [(film.round, film.outcome) for film in again.received] == [(None, None)]
 
 
@@ -391,7 +367,7 @@ def test_what_was_not_answered_or_sent_can_be_asked_again(tmp_path: Path) -> Non
     def steps(explanation: StudyExplanation) -> list[str]:
         return next_steps(replace(explanation, is_running=True), settings, tmp_path / "node.toml")
 
-    unsent = WrittenAnswer(question="7", requested_at=datetime.now(UTC), outputs=(), reason="the film was replaced")
+    unsent = SentAnswer(question="7", requested_at=datetime.now(UTC), reason="the film was replaced")
     refused = replace(film, asked="not answered: the words deny; name what to look for")
 
     assert steps(known) == ["nothing; the node is done with it"]
@@ -409,16 +385,16 @@ def test_a_study_is_told_even_while_postgresql_is_away(tmp_path: Path) -> None:
             assert peers.send(FILM, port=node.dicom_port) == 0
             node.wait_for("delivery.sent", count=2)
             node.wait_for("study.finished")
-            content = as_json(STUDY, node.settings_path)
+            content = explained(STUDY, node.settings_path)
         server.stop()
 
-        without = as_json(STUDY, node.settings_path)
+        without = told(STUDY, node.settings_path)
         unknown = run_command("explain", derive_uid("unknown"), node.settings_path)
 
-    assert [delivery["state"] for delivery in rows(content, "deliveries")] == ["sent", "sent"]
-    assert [row["outcome"] for row in rows(without, "received")] == ["read"]
-    assert "the database cannot be read" in str(without["database"])
-    assert "mend the database" in str(without["next"])
+    assert [row.state for row in content.deliveries] == ["sent", "sent"]
+    assert "read, decided at" in without
+    assert "FAULT the database cannot be read" in without
+    assert "do: mend the database" in without
     assert unknown.returncode == 2 and "no UID of a study or object that this node knows" in unknown.stderr
 
 

@@ -503,7 +503,7 @@ def test_a_classifier_goes_the_whole_way_of_a_film(tmp_path: Path, classifier: P
                 page = answer.read().decode()
             assert service.stop() == 0
             doctor = run_command("doctor", service.settings_path)
-            explained = run_command("explain", film.SOPInstanceUID, service.settings_path, "--json")
+            explained = run_command("explain", film.SOPInstanceUID, service.settings_path)
         [report] = [received.dataset for received in archive.kept if received.dataset.Modality == "SR"]
 
     assert validators.dciodvfy(report) == []

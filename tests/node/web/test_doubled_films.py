@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from models.documents import encode
 from node.commands.corrections import export
-from node.commands.explain import report as explained
+from node.commands.explain import study as explained
 from node.commands.explain.study import explain_uid
 from node.commands.operate import render, status
 from node.config import Settings

@@ -287,7 +287,6 @@ def test_neither_commands_nor_metrics_tell_of_a_patient(node: Node, tmp_path: Pa
     settings, exported = node.service.settings_path, tmp_path / "corrections.jsonl"
     for arguments in (
         ("explain", UID, settings),
-        ("explain", UID, settings, "--json"),
         ("status", settings, "--json"),
         ("corrections", settings, "--export", exported),
     ):
