@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Depends, Path, Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -35,6 +35,7 @@ UID_PATTERN: Final = r"^[0-9]+(\.[0-9]+)*$"
 
 StudyUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="Study Instance UID")]
 FilmUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID of a received film")]
+FilmStudy = Annotated[str, Field(pattern=UID_PATTERN, max_length=64, description="Study Instance UID of the film")]
 OutputUid = Annotated[str, Path(pattern=UID_PATTERN, max_length=64, description="SOP Instance UID of an output")]
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., object])
 State = Literal["", "receiving", "reading", "finished", "not_delivered", "parked"]
@@ -178,9 +179,9 @@ def _fingerprint(parts: WebParts, study: str | None) -> str:
     return known if study is None else f"{known} {parts.spool.stamp(study, _ASKED)}"
 
 
-def film_of(parts: WebParts, uid: str, *, study: str | None) -> Instance:
+def film_of(parts: Parts, uid: FilmUid, study: FilmStudy = "") -> Instance:
     """Return a received film. Raises Problem if there is none, or if no study is named and several have its UID."""
-    if study is not None:
+    if study:
         if (found := film_in(parts.spool, study, uid)) is None:
             raise Problem(404, "this node has no such film in this study")
         return found
@@ -197,46 +198,27 @@ def film_of(parts: WebParts, uid: str, *, study: str | None) -> Instance:
     return films[0]
 
 
-def _in_study(parts: Parts, request: Request, study: StudyUid, uid: FilmUid) -> None:
-    request.state.film = film_of(parts, uid, study=study)
+AddressedFilm: TypeAlias = Annotated[Instance, Depends(film_of)]
+"""The parameter of a route of `add_film_route` that gets the film."""
 
 
-def _by_uid(parts: Parts, request: Request, uid: FilmUid) -> None:
-    request.state.film = film_of(parts, uid, study=None)
+def add_film_route(
+    router: APIRouter,
+    method: Literal["GET", "POST"],
+    path: str,
+    **described: Any,  # noqa: ANN401  # as APIRouter.api_route
+) -> Callable[[_Endpoint], _Endpoint]:
+    """Serve a function under both addresses of a film; described: see `APIRouter.api_route`."""
+
+    def added(endpoint: _Endpoint) -> _Endpoint:
+        for film in ("/studies/{study}/films/{uid}", "/films/{uid}"):
+            router.add_api_route(f"{film}{path}", endpoint, methods=[method], **described)
+        return endpoint
+
+    return added
 
 
-def _found(request: Request) -> Instance:
-    return cast(Instance, getattr(request.state, "film", None))  # without one the address was refused
-
-
-AddressedFilm: TypeAlias = Annotated[Instance, Depends(_found)]
-"""The parameter of a route of `FilmRoutes` that gets the film."""
-
-
-class FilmRoutes:
-    """Routes on one film, each under both addresses of it."""
-
-    def __init__(self, *, tag: str) -> None:
-        self.routers = tuple(
-            APIRouter(prefix=f"/api/v1/{path}", tags=[tag], dependencies=[Depends(find)])
-            for path, find in (("studies/{study}/films/{uid}", _in_study), ("films/{uid}", _by_uid))
-        )
-
-    def add(self, method: Literal["GET", "POST"], path: str, **described: Any) -> Callable[[_Endpoint], _Endpoint]:  # noqa: ANN401  # as APIRouter.api_route
-        """Serve a function under both addresses; described: see `APIRouter.api_route`."""
-
-        def added(endpoint: _Endpoint) -> _Endpoint:
-            for router in self.routers:
-                router.add_api_route(path, endpoint, methods=[method], **described)
-            return endpoint
-
-        return added
-
-
-routes = FilmRoutes(tag="films")
-
-
-@routes.add("GET", "/picture", response_class=Response, responses={**PNG, **responses(404, 409, 422)})
+@add_film_route(router, "GET", "/picture", response_class=Response, responses={**PNG, **responses(404, 409, 422)})
 def show_film(
     parts: Parts,
     request: Request,

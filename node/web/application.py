@@ -59,11 +59,9 @@ def build(parts: WebParts, access: Access | None = None) -> FastAPI:
     application.add_middleware(BodyLimit, limits=_BODIES)
     application.include_router(api.router)
     application.include_router(findings.router)
-    for routes in (api.routes, questions.routes, replies.routes, corrections.routes):
-        for router in routes.routers:
-            application.include_router(router)
     application.include_router(corrections.router)
     application.include_router(questions.router)
+    application.include_router(replies.router)
     application.include_router(submit.router)
     application.include_router(review_queue.api)
     application.include_router(study_actions.api)

@@ -15,14 +15,13 @@ from node.jobs import answered_film, correcting
 from node.jobs.answered_film import AnsweredFilm, UnusableFilm
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
-from node.web.api import AddressedFilm, FilmRoutes, StudyUid
+from node.web.api import AddressedFilm, StudyUid, add_film_route
 from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.questions import Edges, box_of
 from node.web.users import audit, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["corrections"])
-routes = FilmRoutes(tag="corrections")
 
 _LONGEST_TEXT = 1000
 
@@ -73,7 +72,7 @@ class Finished(BaseModel):
     changes: int
 
 
-@routes.add("GET", "/corrections", responses=responses(404, 409, 422))
+@add_film_route(router, "GET", "/corrections", responses=responses(404, 409, 422))
 def list_corrections(parts: Parts, request: Request, film: AddressedFilm) -> Corrections:
     """List what readers corrected on a film."""
     _answered(parts, film)
@@ -83,7 +82,7 @@ def list_corrections(parts: Parts, request: Request, film: AddressedFilm) -> Cor
     )
 
 
-@routes.add("POST", "/corrections", status_code=202, responses=responses(404, 409, 422, 503))
+@add_film_route(router, "POST", "/corrections", status_code=202, responses=responses(404, 409, 422, 503))
 def correct(parts: Parts, request: Request, film: AddressedFilm, new: NewCorrection) -> KnownCorrection:
     """Correct the answer to a film: a new report and overlay will replace the older ones in the archive."""
     answered, uid = _answered(parts, film), film.sop_instance_uid

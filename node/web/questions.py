@@ -30,13 +30,12 @@ from node.store import questions as kept
 from node.store.ledger import is_away
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.web.api import AddressedFilm, FilmRoutes
+from node.web.api import AddressedFilm, add_film_route
 from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.users import audit, host_of, name_of
 
 router = APIRouter(prefix="/api/v1", tags=["questions"])
-routes = FilmRoutes(tag="questions")
 
 _NO_MODEL = "this process has no model, or is still opening it; ask one that reads films"
 _STORED = "the request is stored, but the database does not answer; the next start of the node follows it"
@@ -137,7 +136,7 @@ class KnownPrompts(BaseModel):
     suggestions: list[str]
 
 
-@routes.add("GET", "/questions", responses=responses(404, 409, 422))
+@add_film_route(router, "GET", "/questions", responses=responses(404, 409, 422))
 def list_questions(parts: Parts, request: Request, film: AddressedFilm) -> AnsweredQuestions:
     """List what was asked about a film, oldest first."""
     audit(request, "questions.viewed", study=film.study_uid, sop_instance_uid=film.sop_instance_uid)
@@ -145,7 +144,7 @@ def list_questions(parts: Parts, request: Request, film: AddressedFilm) -> Answe
     return AnsweredQuestions(film=film.sop_instance_uid, questions=made)
 
 
-@routes.add("POST", "/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
+@add_film_route(router, "POST", "/questions", status_code=201, responses=responses(404, 409, 422, 429, 503))
 def ask(parts: Parts, request: Request, film: AddressedFilm, new: NewQuestions) -> AnsweredQuestions:
     """Ask about a film. The answers come at once, before films that wait to be read, and stay with the film."""
     questions = new.checked()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Final
 
+from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
@@ -18,13 +19,13 @@ from node.jobs.patients import NOT_IN_ORDER, EarlierFilm, compare_films, obstacl
 from node.read.manifest import read_change_error
 from node.store.received import Instance
 from node.store.study_facts import require_valid
-from node.web.api import UID_PATTERN, AddressedFilm, FilmRoutes, film_of
+from node.web.api import UID_PATTERN, AddressedFilm, add_film_route, film_of
 from node.web.dependencies import Parts, WebParts
 from node.web.problems import Problem, responses
 from node.web.questions import NewLookWords, ask_network, box_of, limit, model_of
 from node.web.users import audit, name_of
 
-routes = FilmRoutes(tag="questions")
+router = APIRouter(prefix="/api/v1", tags=["questions"])
 
 _NOT_TOLD: Final = (
     "Only a user who has signed in is told which films are of one patient, and may compare them by words."
@@ -86,7 +87,7 @@ class WordedReply(BaseModel):
     changes: list[FoundChange] = []
 
 
-@routes.add("POST", "/replies", responses=responses(404, 409, 422, 429, 503))
+@add_film_route(router, "POST", "/replies", responses=responses(404, 409, 422, 429, 503))
 def reply(parts: Parts, request: Request, film: AddressedFilm, new: NewWords) -> WordedReply:
     """Answer a question in words by rule from the report of the film; ask the network what the report does not say."""
     uid, prompts = film.sop_instance_uid, parts.prompts()
@@ -132,7 +133,7 @@ def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Q
     is_known = bool(name_of(request))
     known = parts.patients.earlier(film.instance, parts.spool) if is_known else []
     if new.earlier is not None:
-        other = _named(parts, film, new.earlier, study=new.earlier_study)
+        other = _named(parts, film, new.earlier, study=new.earlier_study or "")
         chosen = next((each for each in known if each.instance == other.instance), None)
     elif known and not any(map(str.isdigit, new.text)):
         chosen = known[0]
@@ -152,7 +153,7 @@ def _compared(parts: WebParts, request: Request, film: AnsweredFilm, *, query: Q
     return made
 
 
-def _named(parts: WebParts, film: AnsweredFilm, uid: str, *, study: str | None) -> AnsweredFilm:
+def _named(parts: WebParts, film: AnsweredFilm, uid: str, *, study: str) -> AnsweredFilm:
     """Return the earlier film that a request names. Raises Problem if it is none."""
     other = film_of(parts, uid, study=study)
     if not parts.patients.are_in_order(other, film.instance):
