@@ -35,7 +35,7 @@ from node.web.dependencies import Parts, WebParts
 from node.web.look_files import LookFile
 from node.web.page import refuse, render
 from node.web.problems import Problem, responses
-from node.web.questions import NewLookWords, NewQuestions, box_of, limit, model_of
+from node.web.questions import AnsweredQuestions, NewLookWords, NewQuestions, box_of, limit, model_of
 from node.web.replies import WordedReply, worded
 from node.web.studies import header_of
 from node.web.study_page import about_header
@@ -76,13 +76,6 @@ class LookAnswer(BaseModel):
     seconds: int = Field(description="time until the node forgets the film; newer films may replace it earlier")
     film: dict[str, object]
     model: dict[str, str]
-
-
-class LookAnswers(BaseModel):
-    """The answers, as `node ask` gives them."""
-
-    film: str
-    questions: list[dict[str, object]]
 
 
 api = APIRouter(prefix="/api/v1/looks", tags=["looks"])
@@ -135,13 +128,13 @@ def show_look(parts: Parts, request: Request, look_id: LookId) -> Response:
 
 
 @api.post("/{look_id}/questions", responses=responses(404, 409, 422, 429, 503))
-def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> LookAnswers:
+def ask_look(parts: Parts, request: Request, look_id: LookId, new: NewQuestions) -> AnsweredQuestions:
     """Ask about the film. Neither questions nor answers are kept."""
     look, model, questions = _find_read(parts, look_id), model_of(parts), new.checked()
     limit(parts, request, len(questions))
     answers = _asked(parts, request, look, model, questions)
     audit(request, "question.asked", study=None, sop_instance_uid=look.film.source)
-    return LookAnswers(film=look.film.source, questions=answers)
+    return AnsweredQuestions(film=look.film.source, questions=answers)
 
 
 @api.post("/{look_id}/replies", responses=responses(404, 409, 422, 429, 503))

@@ -102,20 +102,13 @@ def _question(new: NewQuestion) -> Question:
 class AnsweredQuestions(BaseModel):
     """Questions about a film with their answers.
 
-    Each has the keys of an entry of `node ask`, and `id`, `asked_at` (UTC), `asked_by`, `source`; `model`, `engine` and
-    `prompts`, which answered; and `sent`: whether somebody sent the answer to the archives. If it could not be sent,
-    `not_sent` says why.
+    Each has the keys of an entry of `node ask`. About a film of a study it also has `id`, `asked_at` (UTC), `asked_by`,
+    `source`; `model`, `engine` and `prompts`, which answered; and `sent`: whether somebody sent the answer to the
+    archives. If it could not be sent, `not_sent` says why.
     """
 
     film: str
     questions: list[dict[str, object]]
-
-
-class SentQuestion(BaseModel):
-    """A question whose answer is to be sent."""
-
-    id: str
-    sent: bool
 
 
 class KnownPrompt(BaseModel):
@@ -187,7 +180,7 @@ def ask_network(
 
 
 @router.post("/questions/{question_id}/send", status_code=202, responses=responses(404, 409, 422, 503))
-def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestion:
+def send(parts: Parts, request: Request, question_id: QuestionId) -> None:
     """Send the answer to a question to the archives, as SR and GSPS. Sent twice, it arrives once."""
     try:
         study_uid = kept.study_of(parts.spool, question_id)
@@ -206,7 +199,6 @@ def send(parts: Parts, request: Request, question_id: QuestionId) -> SentQuestio
             raise Problem(503, _STORED) from error
         raise
     audit(request, "question.sent", study=study_uid)
-    return SentQuestion(id=question_id, sent=True)
 
 
 @router.delete("/questions/{question_id}", status_code=204, responses=responses(404, 409, 422, 503))

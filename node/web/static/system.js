@@ -9,8 +9,8 @@ document.addEventListener("click", async (event) => {
   button.disabled = true;
   told.textContent = "Asked ...";
   try {
-    const echo = await post(`/api/v1/destinations/${encodeURIComponent(button.dataset.echo)}/echo`);
-    told.replaceChildren(...echo.lines.map(lineOf));
+    const lines = await post(`/api/v1/destinations/${encodeURIComponent(button.dataset.echo)}/echo`);
+    told.replaceChildren(...lines.map(lineOf));
   } catch (error) {
     told.textContent = error.message;
   } finally {
