@@ -73,16 +73,13 @@ class Known:
     most_waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlertState:
-    """The known troubles by their keys."""
-
-    known: tuple[tuple[str, Known], ...] = ()
+AlertState: TypeAlias = Mapping[str, Known]
+"""The known troubles by their keys."""
 
 
 def noted(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_seconds: float) -> AlertState:
     """Compare the troubles found now with the known ones: which have lasted long enough, and which are gone."""
-    before, known, at = dict(state.known), dict[str, Known](), now.timestamp()
+    before, known, at = dict(state), dict[str, Known](), now.timestamp()
     for trouble in found:
         alert = _begun(trouble, now)
         entry = before.pop(trouble.key, Known(alert=alert, found_at=at))
@@ -99,12 +96,12 @@ def noted(state: AlertState, found: Sequence[Trouble], *, now: datetime, after_s
         is_unknown = _is_unknown(entry.alert, found)
         if is_unknown or entry.is_due:
             known[key] = replace(entry, gone_at=None if is_unknown else min(entry.gone_at or at, at))
-    return replace(state, known=tuple(known.items()))
+    return known
 
 
 def due(state: AlertState, *, now: datetime, after_seconds: float) -> Iterator[tuple[str, Alert]]:
     """Yield the alerts that the webhook has to get now, each with the key of its trouble."""
-    for key, entry in state.known:
+    for key, entry in state.items():
         if entry.gone_at is None and entry.is_due and not entry.is_told:
             yield key, entry.alert
         if entry.gone_at is not None and now.timestamp() - entry.gone_at >= after_seconds:
@@ -113,12 +110,9 @@ def due(state: AlertState, *, now: datetime, after_seconds: float) -> Iterator[t
 
 def told(state: AlertState, key: str, alert: Alert) -> AlertState:
     """Note that the webhook has accepted an alert; with its end a trouble is over."""
-    known = dict(state.known)
     if alert.status == "begun":
-        known[key] = replace(known[key], is_told=True)
-    else:
-        del known[key]
-    return replace(state, known=tuple(known.items()))
+        return {**state, key: replace(state[key], is_told=True)}
+    return {other: entry for other, entry in state.items() if other != key}
 
 
 def wait_seconds(attempts: int, *, longest: float) -> float:
@@ -128,12 +122,12 @@ def wait_seconds(attempts: int, *, longest: float) -> float:
 
 def read(directory: Path) -> AlertState:
     """Read the state; empty if there is none, or it cannot be understood."""
-    return files.read_known(AlertState, directory / FILE) or AlertState()
+    return files.read_known(dict[str, Known], directory / FILE) or {}
 
 
 def write(directory: Path, state: AlertState) -> None:
     """Write the state, synced. Raises OSError."""
-    files.write(directory / FILE, files.to_json(encode(state)))
+    files.write(directory / FILE, files.to_json({key: encode(entry) for key, entry in state.items()}))
 
 
 def _begun(trouble: Trouble, now: datetime) -> Alert:
@@ -190,7 +184,7 @@ class Alerts:
     ) -> None:
         self._directory, self._look, self._send = directory, look, send
         self._after_seconds = after_seconds
-        self._state = AlertState()
+        self._state: AlertState = {}
         self._attempts, self._next_at = 0, 0.0  # attempts in a row that were refused; the next, of `time.monotonic`
         self._refused = ""  # key of the trouble whose alert was refused last
         self._is_written = True

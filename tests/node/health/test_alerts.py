@@ -48,7 +48,8 @@ def alerts_of(
     course: Sequence[tuple[float, Sequence[Trouble]]], *, away: Sequence[float] = ()
 ) -> list[tuple[float, Alert]]:
     """The alerts, and when, of what is wrong at some seconds, with 60 s of patience; away: when nobody takes one."""
-    state, said = AlertState(), list[tuple[float, Alert]]()
+    state: AlertState = {}
+    said = list[tuple[float, Alert]]()
     for seconds, found in course:
         now = NOON + timedelta(seconds=seconds)
         state = noted(state, found, now=now, after_seconds=60.0)
@@ -184,7 +185,7 @@ def test_an_alert_that_is_always_refused_holds_up_no_other(tmp_path: Path, monke
 
     run(tmp_path, [DOWN, FULL], send, "alert.sent")
 
-    assert [(entry.alert.title, entry.is_told) for _, entry in alerts.read(tmp_path).known] == [
+    assert [(entry.alert.title, entry.is_told) for entry in alerts.read(tmp_path).values()] == [
         ("archive is down", False),
         ("the disk is full", True),
     ]
@@ -206,12 +207,12 @@ def test_an_alert_is_sent_once_while_the_disk_is_not_writable(tmp_path: Path, mo
         peers.wait_until(lambda: len(sent) > 0, what="the alert")
         before = looks["all"]
         peers.wait_until(lambda: looks["all"] > before + 2, what="two more looks")
-        assert alerts.read(tmp_path) == AlertState()
+        assert alerts.read(tmp_path) == {}
     peers.wait_until((tmp_path / alerts.FILE).is_file, what="the state on disk")
     running.close()
 
     assert sent == ["the disk is full"]
-    assert alerts.read(tmp_path).known
+    assert alerts.read(tmp_path)
 
 
 def test_of_several_processes_one_sends_the_alert_while_the_disk_is_not_writable(
@@ -352,7 +353,7 @@ def test_a_process_that_is_closed_while_it_sends_keeps_its_turn(
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / alerts.FILE).write_text('{"known": 7}', encoding="utf-8")
 
-    assert alerts.read(tmp_path) == AlertState()
+    assert alerts.read(tmp_path) == {}
 
 
 def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
