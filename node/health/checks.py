@@ -33,39 +33,18 @@ _LIMIT_SECONDS: Final = 10.0
 def check_certificates(settings: Settings) -> Iterator[Check]:
     """Check the node's own certificates, their keys, and the trusted authorities."""
     for table, files in tls_tables(settings):
-        yield from _check(table, files)
+        name = f"certificate {table}"
+        mistakes = [fault(name, mistake) for mistake in tls.mistakes_in(table, files)]
+        yield from mistakes or _lasting_of(name, files)
 
 
-def check_expiry(settings: Settings) -> Iterator[Check]:
-    """Check only for how long certificates and authorities are valid; one that cannot be read is a fault."""
-    for table, files in tls_tables(settings):
-        try:
-            yield from list(_lasting_of(table, files))
-        except (OSError, ValueError) as error:
-            yield fault(_name(table), f"cannot be read ({tls.complaint(error)}); correct its files")
-
-
-def _check(table: str, files: TlsTable) -> Iterator[Check]:
-    mistakes = list(tls.mistakes_in(table, files))
-    for mistake in mistakes:
-        yield fault(_name(table), mistake)
-    if mistakes:
-        return
-    yield from _lasting_of(table, files)
-
-
-def _lasting_of(table: str, files: TlsTable) -> Iterator[Check]:
-    """Raises OSError or ValueError for a file that cannot be read."""
+def _lasting_of(name: str, files: TlsTable) -> Iterator[Check]:
     ca = tls.ca_of(files)
     if ca is not None:
-        yield _lasting(_name(table), f"the authority in {ca}", tls.authorities_days_left(ca))
+        yield _lasting(name, f"the authority in {ca}", tls.authorities_days_left(ca))
     if files.certificate is not None:
         subject = f"{files.certificate}, which matches its key,"
-        yield _lasting(_name(table), subject, tls.days_left(files.certificate))
-
-
-def _name(table: str) -> str:
-    return f"certificate {table}"
+        yield _lasting(name, subject, tls.days_left(files.certificate))
 
 
 def _lasting(name: str, subject: str, days: float) -> Check:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, TypeAlias
 
-from node.check_result import Check, CheckState
+from node.check_result import Check, CheckState, run_check
 from node.config import Settings
 from node.domain import DeliveryState
 from node.errors import NodeError
-from node.health.checks import check_expiry, check_room
+from node.health.checks import check_certificates, check_room
 from node.settings.destinations import DestinationSettings
 from node.store import database, ledger_queries, received
 from node.store.ledger_queries import Overview
@@ -91,7 +91,8 @@ def _room(room: Check) -> Iterator[Trouble]:
 
 def _certificates(settings: Settings) -> Iterator[Trouble]:
     """One trouble for each table of the settings, with its worst certificate."""
-    bad = [check for check in check_expiry(settings) if check.state is not CheckState.OK]
+    checks = run_check("certificates", lambda: check_certificates(settings))
+    bad = [check for check in checks if check.state is not CheckState.OK]
     worst = {check.name: check for check in sorted(bad, key=lambda check: check.state is CheckState.FAULT)}
     for name, check in worst.items():
         is_over = check.state is CheckState.FAULT
