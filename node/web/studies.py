@@ -138,20 +138,6 @@ class StudyFilm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """One delivery; since: when it was sent, first failed, or last found its destination down."""
-
-    destination: str
-    kind: str
-    uid: str
-    state: str
-    attempts: int
-    reason: str | None
-    created_at: datetime
-    since: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingCorrections:
     """Corrections of a study that no report follows yet.
 
@@ -174,7 +160,7 @@ class StudyDetail:
     films: tuple[StudyFilm, ...]
     parts: tuple[tuple[str, ...], ...]
     outputs: tuple[StudyOutput, ...]
-    deliveries: tuple[Sent, ...]
+    deliveries: tuple[DeliveryRow, ...]
     waiting: WaitingCorrections
 
 
@@ -253,19 +239,18 @@ def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFi
         # The ledger hears of a study a moment after its first film is stored.
         changed_at = max(found.instance.received_at for found in seen)
         row = StudyRow(state="receiving", stage=None, reason=None, changed_at=changed_at)
-    sent = tuple(map(_sent, known.deliveries))
     waits = {
-        each.destination: each.reason
-        for each in sorted(sent, key=lambda each: each.since)
+        each.delivery.destination: each.reason
+        for each in sorted(known.deliveries, key=lambda each: each.since)
         if each.state in ledger_queries.UNSENT and each.reason is not None
     }
     waiting = gathering.waiting(spool, study_uid)
     detail = StudyDetail(
-        line=_line(study_uid, row, seen, spool, deliveries=count_deliveries(sent), waits=waits),
+        line=_line(study_uid, row, seen, spool, deliveries=count_deliveries(known.deliveries), waits=waits),
         films=tuple(found.described(also_in=_others(spool, found.instance)) for found in seen),
         parts=next((mark.parts for mark in reversed(spool.rounds(study_uid)) if mark.outputs), ()),
         outputs=tuple(outputs_of(study_uid, spool)),
-        deliveries=sent,
+        deliveries=known.deliveries,
         waiting=WaitingCorrections(
             changes=waiting.changes, leave_at=waiting.leave_at(settings.corrections.quiet_seconds)
         ),
@@ -273,11 +258,11 @@ def study(parts: WebParts, study_uid: str) -> tuple[StudyDetail, list[ReceivedFi
     return detail, seen
 
 
-def count_deliveries(deliveries: Iterable[Sent]) -> dict[str, Counter[str]]:
+def count_deliveries(deliveries: Iterable[DeliveryRow]) -> dict[str, Counter[str]]:
     """Count deliveries by destination and state."""
     counts: dict[str, Counter[str]] = {}
     for each in deliveries:
-        counts.setdefault(each.destination, Counter())[each.state] += 1
+        counts.setdefault(each.delivery.destination, Counter())[each.state] += 1
     return counts
 
 
@@ -414,16 +399,3 @@ def header_of(path: Path, *, character_set: str = "") -> Dataset | None:
         return header_reading.read_header(path, character_set=character_set)
     except (Undecodable, OSError):
         return None
-
-
-def _sent(row: DeliveryRow) -> Sent:
-    return Sent(
-        destination=row.delivery.destination,
-        kind=row.delivery.kind,
-        uid=row.delivery.sop_instance_uid,
-        state=row.state,
-        attempts=row.attempts,
-        reason=row.reason,
-        created_at=row.created_at,
-        since=row.since,
-    )

@@ -25,6 +25,7 @@ from node.jobs import answered_film
 from node.jobs.patients import EarlierFilm, obstacle_of
 from node.outputs import ledger_rows, patient
 from node.read.manifest import read_change_error
+from node.store.ledger_queries import DeliveryRow
 from node.store.received import Instance
 from node.store.spool import Spool
 from node.store.worklist import studies_of_patient
@@ -33,7 +34,7 @@ from node.web.dependencies import Parts, WebParts
 from node.web.page import refuse, render
 from node.web.patients import readable, sees_patients
 from node.web.review_queue import next_film
-from node.web.studies import ReceivedFilm, Sent, StudyDetail, StudyFilm, header_of
+from node.web.studies import ReceivedFilm, StudyDetail, StudyFilm, header_of
 from node.web.study_outputs import StudyOutput
 from node.web.users import audit
 
@@ -57,7 +58,7 @@ class _Result:
     about: str
     uid: str
     file: StudyOutput | None
-    deliveries: tuple[Sent, ...]
+    deliveries: tuple[DeliveryRow, ...]
 
 
 @router.get("/notices/{notice_id}")
@@ -201,14 +202,14 @@ def _results(found: StudyDetail) -> list[_Result]:
     numbers = {film.uid: f"film {number}" for number, film in enumerate(found.films, 1)}
     outputs = {output.uid: output for output in found.outputs}
     kinds = {output.uid: output.kind for output in found.outputs}
-    kinds |= {delivery.uid: delivery.kind for delivery in found.deliveries}
+    kinds |= {row.delivery.sop_instance_uid: row.delivery.kind for row in found.deliveries}
     return [
         _Result(
             kind=words.output_kind(kind),
             about=_about(outputs[uid], numbers) if uid in outputs else "",
             uid=uid,
             file=outputs.get(uid),
-            deliveries=tuple(delivery for delivery in found.deliveries if delivery.uid == uid),
+            deliveries=tuple(row for row in found.deliveries if row.delivery.sop_instance_uid == uid),
         )
         for uid, kind in kinds.items()
     ]
@@ -217,7 +218,7 @@ def _results(found: StudyDetail) -> list[_Result]:
 def _of_round(found: StudyDetail, number: int | None) -> dict[str, Counter[str]]:
     """Count the deliveries of a round's outputs by destination and state."""
     uids = {output.uid for output in found.outputs if output.round is not None and output.round == number}
-    return studies.count_deliveries(delivery for delivery in found.deliveries if delivery.uid in uids)
+    return studies.count_deliveries(row for row in found.deliveries if row.delivery.sop_instance_uid in uids)
 
 
 def _about(output: StudyOutput, numbers: Mapping[str, str]) -> str:
