@@ -48,16 +48,16 @@ class FindingRow:
     film: str
     received_at: datetime
     changed_at: datetime
-    finding: str | None
-    code: str | None
-    name: str | None
+    finding: str | None = None
+    code: str | None = None
+    name: str | None = None
     state: str
-    side: str | None
-    probability: float | None
-    boxes: tuple[tuple[float, float, float, float], ...]
-    said: str | None
-    by: str | None
-    at: datetime | None
+    side: str | None = None
+    probability: float | None = None
+    boxes: tuple[tuple[float, float, float, float], ...] = ()
+    said: str | None = None
+    by: str | None = None
+    at: datetime | None = None
     model: str
     engine: str
     prompts: str
@@ -120,16 +120,7 @@ def _rows(received: ReceivedFilm, changed_at: float, *, character_set: str, sees
         film=received.instance.sop_instance_uid,
         received_at=received.instance.received_at,
         changed_at=ledger_queries.moment(changed_at),
-        finding=None,
-        code=None,
-        name=None,
         state=received.status,
-        side=None,
-        probability=None,
-        boxes=(),
-        said=None,
-        by=None,
-        at=None,
         model=str(received.reading.get("model", "")),
         engine=str(received.reading.get("engine", "")),
         prompts=str(received.reading.get("prompts", "")),

@@ -36,11 +36,11 @@ class StudyOutput:
     uid: str
     film: str
     about: About
-    films: tuple[str, ...]
-    round: int | None
-    version: int
-    question: str
-    asked: str
+    films: tuple[str, ...] = ()
+    round: int | None = None
+    version: int = 0
+    question: str = ""
+    asked: str = ""
     written_at: datetime
     is_there: bool
 
@@ -63,8 +63,6 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 films=tuple(sorted(mark.films_beside(output))) if mark.parts and is_of_part else (),
                 round=mark.number,
                 version=versions[output.sop_instance_uid],
-                question="",
-                asked="",
                 written_at=mark.created_at,
                 is_there=spool.has_output(output),
             )
@@ -76,9 +74,6 @@ def outputs_of(study_uid: str, spool: Spool) -> Iterator[StudyOutput]:
                 uid=output.sop_instance_uid,
                 film=output.subject.film,
                 about=output.subject.about,
-                films=(),
-                round=None,
-                version=0,
                 question=answer.question,
                 asked=asked,
                 written_at=answer.requested_at,
