@@ -78,22 +78,21 @@ class Decoding:
     """The result of decoding the pixels.
 
     reason: why the pixels cannot be decoded; None if they were decoded
-    gray: the manifest's mode of gray values (`grayscale.TABLES`)
     analyzed: left, top, right, bottom of the analyzed square, in pixels of the stored film; None if it is not known
     notes: about the pixels
     """
 
     reason: Reason | None
     message: str
-    gray: str | None = None
     analyzed: tuple[float, float, float, float] | None = None
     notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmExplanation:
-    """Why a file is read or not. Sizes are in pixels; a number that the header does not have is None.
+    """Why a file is read or not.
 
+    about: its SOP class, size in pixels, bits and transfer syntax
     action, reason: the final decision, after decoding
     decoding: None if the object is left alone, or if the header's pixel attributes already exclude decoding
     """
@@ -101,13 +100,7 @@ class FilmExplanation:
     file: str
     film: str | None
     study: str | None
-    sop_class: str
-    transfer_syntax: str
-    columns: int | None
-    rows: int | None
-    bits_stored: int | None
-    bits_allocated: int | None
-    photometric_interpretation: str
+    about: str
     rules: tuple[RuleOutcome, ...]
     action: Action
     reason: Reason | None
@@ -146,13 +139,7 @@ def explain_file(path: Path, *, model: Path, reader: str = CHEX, character_set: 
         file=str(path),
         film=film if is_uid(film) else None,
         study=study if is_uid(study) else None,
-        sop_class=shown(dataset, "SOPClassUID"),
-        transfer_syntax=uid_name(header.transfer_syntax_uid),
-        columns=header.pixels.columns,
-        rows=header.pixels.rows,
-        bits_stored=header.pixels.bits_stored,
-        bits_allocated=header.pixels.bits_allocated,
-        photometric_interpretation=shown(dataset, "PhotometricInterpretation"),
+        about=", ".join(_about(dataset, header)),
         rules=tuple(_outcomes(dataset, header, rules)),
         action=decision.action,
         reason=decision.reason,
@@ -168,7 +155,7 @@ def render(explanation: FilmExplanation) -> str:
     lines = [
         explanation.file,
         f"film {explanation.film or 'without a valid UID'}, study {explanation.study or 'without a valid UID'}",
-        _film_line(explanation),
+        explanation.about,
         "routing rules (the first rule that applies decides):",
         *map(_rule_line, explanation.rules),
         f"decoding: {_decoding_line(explanation.decoding)}" if explanation.decoding is not None else "",
@@ -210,7 +197,7 @@ def _decode(path: Path, header: FilmHeader, rule: FilmRule, lack: str) -> Decodi
         return Decoding(reason=Reason(error.reason), message=str(error))
     square = None if lack else image.framing.analyzed.edges
     message = f"the pixels can be decoded{lack}"
-    return Decoding(reason=None, message=message, gray=rule.gray, analyzed=square, notes=image.notes)
+    return Decoding(reason=None, message=message, analyzed=square, notes=image.notes)
 
 
 def _advice(decision: Decision, *, has_uids: bool) -> str:
@@ -228,13 +215,14 @@ def is_no_image(decision: Decision) -> bool:
     return decision.action is Action.LEAVE and decision.reason is Reason.MODALITY
 
 
-def _film_line(explanation: FilmExplanation) -> str:
-    parts = [explanation.sop_class, explanation.transfer_syntax]
-    if explanation.rows is not None:
-        bits = f"{explanation.bits_stored} of {explanation.bits_allocated} bits"
-        size = f"{explanation.columns} x {explanation.rows} pixels"
-        parts[1:1] = [size, bits, explanation.photometric_interpretation]
-    return ", ".join(parts)
+def _about(dataset: Dataset, header: FilmHeader) -> Iterator[str]:
+    pixels = header.pixels
+    yield shown(dataset, "SOPClassUID")
+    if pixels.rows is not None:
+        yield f"{pixels.columns} x {pixels.rows} pixels"
+        yield f"{pixels.bits_stored} of {pixels.bits_allocated} bits"
+        yield shown(dataset, "PhotometricInterpretation")
+    yield uid_name(header.transfer_syntax_uid)
 
 
 def _rule_line(outcome: RuleOutcome) -> str:

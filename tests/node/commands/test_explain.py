@@ -60,9 +60,9 @@ def test_a_film_that_is_read_passes_every_rule(tmp_path: Path) -> None:
 
     assert [outcome.applies for outcome in explanation.rules] == [False] * len(routing.rules_for(ADULTS))
     assert (explanation.action, explanation.reason, explanation.notes) == (Action.READ, None, ())
-    assert (explanation.columns, explanation.rows, explanation.bits_stored) == (1841, 1955, 15)
-    assert explanation.photometric_interpretation == "MONOCHROME1"
-    assert explanation.transfer_syntax == "Explicit VR Little Endian"
+    *_, size, bits, photometric, syntax = explanation.about.split(", ")
+    assert (size, bits, photometric) == ("1841 x 1955 pixels", "15 of 16 bits", "MONOCHROME1")
+    assert syntax == "Explicit VR Little Endian"
     assert explanation.decoding is not None
     assert list(explanation.decoding.analyzed or ()) == [0, 57, 1841, 1898]
     assert "decision: read" in render(explanation)
