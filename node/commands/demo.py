@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,7 +37,7 @@ from node.service import app
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
 from node.store.received import Instance
-from node.store.rounds import RoundMark, covered
+from node.store.rounds import covered
 from node.store.spool import Spool
 
 FILMS = tuple(Path(__file__).with_name("films") / name for name in ("opacity.dcm", "normal.dcm"))
@@ -69,13 +68,12 @@ def run(out: Path, *, model: ModelSettings, say: Say, stay: Callable[[str], None
                 threads=model.threads,
                 trusted=model.trusted,
             )
-        arrived = threading.Semaphore(0)
         archive = Spool(work / "archive")
         listener = Listener(
             ListenerSettings(ae_title=_ARCHIVE, port=0, callers=(Caller(ae_title=_NODE, hosts=_HERE),)),
             archive,
             Metrics(),
-            on_kept=lambda _study: arrived.release(),
+            on_kept=lambda _study: None,
         )
         parts.callback(listener.close)
         settings = _settings(work / "node", model=model, archive_port=listener.port)
@@ -85,7 +83,7 @@ def run(out: Path, *, model: ModelSettings, say: Say, stay: Callable[[str], None
             for path in FILMS:
                 dicom.send(path.read_bytes(), _to(_NODE, running.ports["dicom_port"]), Calling(ae_title=_MODALITY))
         with _stage("read, write and deliver SR and GSPS", say):
-            _await(arrived, Spool(settings.storage.directory), count=len(FILMS))
+            _await(Spool(settings.storage.directory), archive, count=len(FILMS))
         with _stage(f"write {out}", say):
             _write(out, archive, settings, reader)
         if stay is not None:
@@ -115,23 +113,21 @@ def _to(ae_title: str, port: int) -> DicomDestination:
     return DicomDestination(name="demo", ae_title=ae_title, host=_HERE[0], port=port)
 
 
-def _await(arrived: threading.Semaphore, spool: Spool, *, count: int) -> None:
+def _await(spool: Spool, archive: Spool, *, count: int) -> None:
     """Wait until rounds cover all films, and every output of them has arrived; count: how many films there are."""
     deadline = time.monotonic() + _LIMIT_SECONDS
-    while len(covered(marks := _marks(spool))) < count:
+    while True:
+        marks = [mark for study_uid in spool.studies() for mark in spool.rounds(study_uid)]
+        wanted = {output.sop_instance_uid for mark in marks for output in mark.outputs}
+        arrived = {film.sop_instance_uid for study_uid in archive.studies() for film in archive.instances(study_uid)}
+        if len(covered(marks)) == count and wanted <= arrived:
+            return
         if time.monotonic() > deadline:
-            raise NodeError(f"the films were not answered in {_LIMIT_SECONDS:g} s; see the log above")
-        time.sleep(_POLL_SECONDS)
-    outputs = {output for mark in marks for output in mark.outputs}
-    for number in range(len(outputs)):
-        if not arrived.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise NodeError(
-                f"only {number} of {len(outputs)} results came back in {_LIMIT_SECONDS:g} s; see the log above"
+                f"{len(covered(marks))} of {count} films were answered, and {len(arrived)} of {len(wanted)} results "
+                f"came back in {_LIMIT_SECONDS:g} s; see the log above"
             )
-
-
-def _marks(spool: Spool) -> list[RoundMark]:
-    return [mark for study_uid in spool.studies() for mark in spool.rounds(study_uid)]
+        time.sleep(_POLL_SECONDS)
 
 
 def _write(out: Path, archive: Spool, settings: Settings, reader: RadiographReader) -> None:
