@@ -1,5 +1,7 @@
 // Boxes on the film and the lines of the report: pointed at, or focused, or pinned, both light up.
 
+import { focusNext } from "./lines.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 const NEAR = 4; // percent of the film; two tags nearer than this would cover each other
 
@@ -63,10 +65,8 @@ export class Boxes {
 
   // Focuses the next finding of the report, or the one before.
   move(step) {
-    const all = [...document.querySelectorAll(".finding .name")];
-    const here = all.indexOf(document.activeElement?.closest(".finding")?.querySelector(".name"));
-    const next = here < 0 ? (step > 0 ? 0 : all.length - 1) : here + step;
-    all[Math.min(Math.max(next, 0), all.length - 1)]?.focus();
+    const here = document.activeElement?.closest(".finding")?.querySelector(".name");
+    focusNext([...document.querySelectorAll(".finding .name")], here, step);
   }
 
   toggle() {

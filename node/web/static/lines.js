@@ -5,8 +5,12 @@ const links = () => [...document.querySelectorAll("#worklist a.open")];
 export const row = () => document.activeElement?.closest?.("tr[data-uid]");
 
 export function move(step) {
-  const all = links();
-  const here = all.indexOf(row()?.querySelector("a.open"));
+  focusNext(links(), row()?.querySelector("a.open"), step);
+}
+
+// Focuses the element after one of several, or the one before it.
+export function focusNext(all, one, step) {
+  const here = all.indexOf(one);
   const next = here < 0 ? (step > 0 ? 0 : all.length - 1) : here + step;
   all[Math.min(Math.max(next, 0), all.length - 1)]?.focus();
 }
