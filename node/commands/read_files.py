@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 from zoneinfo import ZoneInfo
 
 from pydicom.dataset import Dataset
@@ -33,25 +33,14 @@ from node.read.model import RadiographReader
 
 DONE_BEFORE: Final = "done before"
 
-OnFile = Callable[[Path, str], None]
+OnFile: TypeAlias = Callable[[Path, str], None]
+StudyFiles: TypeAlias = Mapping[str, tuple[Path, Dataset]]
+"""The files of one study by SOP Instance UID, each with SOP class, instance and study out of its header."""
 _ABOUT: Final = ("study", "film", "status", "reason", "cardiothoracic_ratio", "impression")
 
 
-def _unheard(_path: Path, _outcome: str) -> None:
-    """Ignore the outcome of a file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFiles:
-    """The files of one study, each object once; identities: SOP class, instance and study of each, from its header."""
-
-    study_uid: str
-    paths: tuple[Path, ...]
-    identities: tuple[Dataset, ...]
-
-
-def collect(paths: Sequence[Path], *, on_file: OnFile = _unheard) -> list[StudyFiles]:
-    """Find the DICOM objects in files and folders and group them by study, in the order found; opens no model.
+def collect(paths: Sequence[Path], *, on_file: OnFile = lambda _path, _outcome: None) -> Mapping[str, StudyFiles]:
+    """Find the DICOM objects in files and folders, by study, in the order found; opens no model.
 
     on_file: called with each file that is left out, and why
     Raises InputError when a path does not exist, a named file is not a DICOM object, or no DICOM object is found.
@@ -81,14 +70,7 @@ def collect(paths: Sequence[Path], *, on_file: OnFile = _unheard) -> list[StudyF
             studies[study_uid][source] = (path, identity)
     if not studies:
         raise InputError("no DICOM object found; name DICOM files or folders")
-    return [
-        StudyFiles(
-            study_uid=study_uid,
-            paths=tuple(path for path, _ in objects.values()),
-            identities=tuple(identity for _, identity in objects.values()),
-        )
-        for study_uid, objects in studies.items()
-    ]
+    return studies
 
 
 def check_folder(out: Path) -> None:
@@ -129,37 +111,37 @@ class FileReader:
     zone: ZoneInfo
     character_set: str = ""
     kinds: Sequence[str] = DEFAULT_OUTPUTS
-    on_file: OnFile = _unheard
+    on_file: OnFile = lambda _path, _outcome: None
 
-    def read(self, studies: Sequence[StudyFiles], out: Path) -> Iterator[JsonObject]:
+    def read(self, studies: Mapping[str, StudyFiles], out: Path) -> Iterator[JsonObject]:
         """Read the studies in turn; write `out/<StudyInstanceUID>/` for each, and yield its report.json.
 
         A study is not read again if its results are intact and were made of the same files in the same way.
         Raises InputError when a file can no longer be read, NodeError when `out` cannot be written.
         """
-        for study in studies:
-            made_from = self._made_from(study)
-            before = made_before(out / study.study_uid, made_from)
+        for study_uid, objects in studies.items():
+            made_from = self._made_from(objects)
+            before = made_before(out / study_uid, made_from)
             if before is not None:
-                for path in study.paths:
+                for path, _ in objects.values():
                     self.on_file(path, DONE_BEFORE)
                 yield before
                 continue
             answered = []
-            for path, identity in zip(study.paths, study.identities, strict=True):
+            for path, identity in objects.values():
                 answered.append(self._answer(path, identity))
                 self.on_file(path, str(answered[-1].reason or "read"))
             try:
-                yield self._write(study, answered, out, made_from)
+                yield self._write(study_uid, objects, answered, out, made_from)
             except OSError as error:
                 raise NodeError(
                     f"{out}: cannot be written ({error.strerror}); correct that, then run the same command to continue"
                 ) from error
 
-    def _made_from(self, study: StudyFiles) -> str:
+    def _made_from(self, objects: StudyFiles) -> str:
         """Return a hash of everything that the results depend on. Raises InputError when a file cannot be read."""
         try:
-            files = sorted(hash_of(path) for path in study.paths)
+            files = sorted(hash_of(path) for path, _ in objects.values())
         except OSError as error:
             raise InputError(f"{error.filename}: cannot be read ({error.strerror})") from error
         made_by = (VERSION, *self.reader.identity.parts, self.prompts.sha256)
@@ -175,22 +157,24 @@ class FileReader:
             return Answered(dataset=identity, film=film, reason=film.reason)
         return answered if answered.film is None else replace(answered, film=noted(answered.film, answered.dataset))
 
-    def _write(self, study: StudyFiles, answered: Sequence[Answered], out: Path, made_from: str) -> JsonObject:
+    def _write(
+        self, study_uid: str, objects: StudyFiles, answered: Sequence[Answered], out: Path, made_from: str
+    ) -> JsonObject:
         """Write the results of a study: the objects on each of its parts, and one report.json on all films."""
         nobodys = SiteSettings().nobodys
         headers = without_nobodys({str(answer.dataset.SOPInstanceUID): answer.dataset for answer in answered}, nobodys)
         films = {answer.film.source: answer.film for answer in answered if answer.film is not None}
-        division = divide(study.study_uid, {uid: headers[uid] for uid in films}, nobodys=nobodys)
+        division = divide(study_uid, {uid: headers[uid] for uid in films}, nobodys=nobodys)
         unclear = tuple(Film(source=uid, reason=Reason.PATIENT_UNCLEAR) for uid in sorted(division.unclear))
         report = make_report(
-            study.study_uid,
+            study_uid,
             [*(film for uid, film in films.items() if uid not in division.unclear), *unclear],
             model=self.reader.identity,
             prompts=self.prompts,
             created_at=datetime.now(UTC).replace(microsecond=0),
         )
         parts = [report_on(part, report) for part in division.parts]
-        sources = from_files(headers, dict(zip(headers, study.paths, strict=True)))
+        sources = from_files(headers, dict(zip(headers, (path for path, _ in objects.values()), strict=True)))
         left = [answer for answer in answered if answer.film is None]
         return write_folder(
             out,
