@@ -7,9 +7,10 @@ nothing. Each destination is examined as its type does it (`deliver.kinds.Sender
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -116,27 +117,19 @@ def examine(
     """Ask destinations at once, called from an AE title; without an answer in time, each has a fault."""
     calling = Calling(ae_title=ae_title)
     pool = ThreadPoolExecutor(len(destinations), thread_name_prefix="examine")
-    asked = [(destination, pool.submit(_ask, destination, calling)) for destination in destinations]
+    asked = [
+        (each, pool.submit(run_check, f"destination {each.name}", partial(_ask, each, calling)))
+        for each in destinations
+    ]
     wait([future for _, future in asked], timeout=limit_seconds)
     pool.shutdown(wait=False, cancel_futures=True)
-    for destination, future in asked:
-        yield from _answer(destination, future, limit_seconds)
+    for each, future in asked:
+        if future.done():
+            yield from future.result()
+        else:
+            why = f"no answer from {each.host}:{each.port} in {limit_seconds:g} s; see its log and the network"
+            yield fault(f"destination {each.name}", why)
 
 
-def _answer(
-    destination: DestinationSettings, future: Future[tuple[Check, ...]], limit_seconds: float
-) -> tuple[Check, ...]:
-    if future.done():
-        return future.result()
-    address = f"{destination.host}:{destination.port}"
-    return (
-        fault(_named(destination), f"no answer from {address} in {limit_seconds:g} s; see its log and the network"),
-    )
-
-
-def _ask(destination: DestinationSettings, calling: Calling) -> tuple[Check, ...]:
-    return run_check(_named(destination), lambda: sender_of(destination).examine(destination, calling))
-
-
-def _named(destination: DestinationSettings) -> str:
-    return f"destination {destination.name}"
+def _ask(destination: DestinationSettings, calling: Calling) -> Iterable[Check]:
+    return sender_of(destination).examine(destination, calling)
