@@ -7,7 +7,6 @@ is stored when its part is complete: if the request fails after it, its sender s
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
 import anyio.to_thread
@@ -50,45 +49,17 @@ _DESCRIBED: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(slots=True, kw_only=True)
-class _Outcome:
-    """The outcome for the files of one request; failed: with the reason (PS3.18 I.2.2), meta: None if unknown.
+class _Submission:
+    """Stores the files of one request while its body arrives; for one thread at a time.
 
-    kept: the objects on the spool for the stored files; reasons: reasons of the failed ones, for the log
+    kept: the objects on the spool
     """
 
-    stored: list[FileMeta] = field(default_factory=list)
-    kept: list[Instance] = field(default_factory=list)
-    failed: list[tuple[FileMeta | None, int]] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
-
-    @property
-    def status(self) -> int:
-        """The status of the answer (PS3.18 10.5.3)."""
-        if not self.failed:
-            return 200
-        return 202 if self.stored else 409
-
-    @property
-    def document(self) -> dict[str, object]:
-        """The Store Instances Response Module (PS3.18 I.2.1) as DICOM JSON (PS3.18 F)."""
-        known = [{**_reference(meta), "00081197": _us(status)} for meta, status in self.failed if meta is not None]
-        unknown = [{"00081197": _us(status)} for meta, status in self.failed if meta is None]
-        sequences = {
-            "00081198": known,
-            "00081199": [{**_reference(meta), "00081190": {"vr": "UR"}} for meta in self.stored],
-            "0008119A": unknown,
-        }
-        return {"00081190": {"vr": "UR"}} | {
-            tag: {"vr": "SQ", "Value": items} for tag, items in sequences.items() if items
-        }
-
-
-class _Submission:
-    """Stores the files of one request while its body arrives; for one thread at a time."""
-
     def __init__(self, intake: Intake, content_type: str, *, is_stat: bool) -> None:
-        self.outcome = _Outcome()
+        self.kept: list[Instance] = []
+        self._stored: list[FileMeta] = []
+        self._failed: list[tuple[FileMeta | None, int]] = []  # with the reason (PS3.18 I.2.2); None if unknown
+        self._reasons: list[str] = []  # of the failed ones, for the log
         self._intake, self._is_stat = intake, is_stat
         self._file: IncomingFile | None = None
         self._count = 0
@@ -128,8 +99,19 @@ class _Submission:
 
     def tell(self) -> None:
         """Log the refused files of the request in one line."""
-        if reasons := self.outcome.reasons:
-            tell_refused(", ".join(sorted({*reasons})), times=len(reasons))
+        if self._reasons:
+            tell_refused(", ".join(sorted({*self._reasons})), times=len(self._reasons))
+
+    def answer(self) -> Response:
+        """Return the Store Instances Response Module (PS3.18 10.5.3, I.2.1) as DICOM JSON (PS3.18 F)."""
+        sequences = {
+            "00081198": [{**_reference(meta), "00081197": _us(why)} for meta, why in self._failed if meta is not None],
+            "00081199": [{**_reference(meta), "00081190": {"vr": "UR"}} for meta in self._stored],
+            "0008119A": [{"00081197": _us(why)} for meta, why in self._failed if meta is None],
+        }
+        filled = {tag: {"vr": "SQ", "Value": items} for tag, items in sequences.items() if items}
+        status = 200 if not self._failed else 202 if self._stored else 409
+        return Response(json.dumps({"00081190": {"vr": "UR"}} | filled), status_code=status, media_type=_JSON)
 
     def _begin(self) -> None:
         self._count += 1
@@ -146,12 +128,12 @@ class _Submission:
         if self._file is None:
             return
         try:
-            self.outcome.kept.append(self._file.keep(is_stat=self._is_stat, tell=self.outcome.reasons.append).instance)
+            self.kept.append(self._file.keep(is_stat=self._is_stat, tell=self._reasons.append).instance)
         except Refused as error:
-            self.outcome.failed.append((self._file.meta, error.status))
+            self._failed.append((self._file.meta, error.status))
         else:
             if self._file.meta is not None:
-                self.outcome.stored.append(self._file.meta)
+                self._stored.append(self._file.meta)
         finally:
             self.discard()
 
@@ -177,10 +159,9 @@ async def submit(
     finally:
         submission.discard()
         submission.tell()
-    outcome = submission.outcome
-    for kept in outcome.kept:
+    for kept in submission.kept:
         audit(request, "film.submitted", study=kept.study_uid, sop_instance_uid=kept.sop_instance_uid)
-    return Response(json.dumps(outcome.document), status_code=outcome.status, media_type=_JSON)
+    return submission.answer()
 
 
 def _reference(meta: FileMeta) -> dict[str, object]:
