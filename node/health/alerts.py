@@ -27,7 +27,7 @@ from node import log
 from node.config import WebhookSettings
 from node.domain import JsonObject
 from node.errors import RetryLater
-from node.health.troubles import Trouble
+from node.health.checks import Trouble
 from node.net import tls
 from node.store import files
 from node.threads import Periodic

@@ -26,8 +26,8 @@ from node.config import Settings
 from node.dicom.identity import VERSION
 from node.errors import INTERRUPTED, InputError, NodeError, Stopped, is_not_writable
 from node.health.alerts import Alerts, post_alert
+from node.health.checks import LastTroubles, troubles
 from node.health.notices import Notice, Notices, post_notice
-from node.health.troubles import LastTroubles, troubles
 from node.jobs import processes
 from node.jobs.answered_film import is_still_critical
 from node.jobs.patients import Patients

@@ -11,7 +11,7 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from node.config import Settings
-from node.health.troubles import Trouble
+from node.health.checks import Trouble
 from node.jobs.patients import Patients
 from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
@@ -40,7 +40,7 @@ class WebParts:
     rate: how many questions one user may ask, about any film: 30 at once, and two a second
     moved: whose window of which film was moved within a minute, which is one look at it
     patients: which received films are of one patient
-    troubles: returns the node's current troubles; see `health.troubles`
+    troubles: returns the node's current troubles; see `health.checks`
     searches: the users' searches of the worklist
     """
 

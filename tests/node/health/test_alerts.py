@@ -22,7 +22,7 @@ from node.config import AlertsSettings, Settings, WebhookSettings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
 from node.health.alerts import Alert, Alerts, AlertState, due, noted, post_alert, told
-from node.health.troubles import Trouble
+from node.health.checks import Trouble
 from node.store import files
 from tests.support import films, peers
 from tests.support.certificates import Authority

@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from node import config
 from node.config import Settings
 from node.domain import Delivery, DeliveryState
-from node.health.troubles import LastTroubles, Trouble, troubles
+from node.health.checks import LastTroubles, Trouble, troubles
 from node.net.callers import RefusalKey, RefusedCallers
 from node.read.manifest import read_thresholds
 from node.settings.destinations import DestinationSettings

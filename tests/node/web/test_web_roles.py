@@ -16,7 +16,7 @@ from node import config
 from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.errors import ConfigError
-from node.health.troubles import Trouble
+from node.health.checks import Trouble
 from node.settings.http import HttpSettings
 from node.store.ledger import open_ledger
 from node.store.spool import Spool
