@@ -7,35 +7,30 @@ nobody reads the output any more.
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import date
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from models.command import is_unread, while_read
+from models.contract import Box
 from models.program import VERSION_LINE, command_for
 from node import config, log
-from node.commands.arguments import (
-    Parser,
-    add_ask,
-    add_explain,
-    add_model,
-    add_password,
-    add_read,
-    add_retry,
-    day,
-    zone,
-)
-from node.config import ModelSettings
+from node.character_sets import TERMS
+from node.config import ENGINES, ModelSettings, ReportSettings
 from node.domain import JsonObject
 from node.errors import INTERRUPTED, ConfigError, InputError, NodeError, please_report, where
 from node.jobs.processes import Role
+from node.output_kinds import DEFAULT_OUTPUTS, OUTPUTS, in_order
 
 if TYPE_CHECKING:
     from node.prompt_set import PromptSet
@@ -112,7 +107,7 @@ def _read(options: argparse.Namespace) -> int:
     from node.read import prompts
     from node.read.manifest import not_calibrated
 
-    local, prompt_set = zone(options.timezone), prompts.load(options.prompts)
+    local, prompt_set = _zone(options.timezone), prompts.load(options.prompts)
     outcomes: Counter[str] = Counter()
     reports = []
     with progress.on(sys.stderr) as show:
@@ -281,22 +276,38 @@ def _abandon(options: argparse.Namespace) -> int:
 
 
 def _password(options: argparse.Namespace) -> int:
-    from node.commands import password
     from node.web import passwords
     from node.web.users import Role
 
-    if options.list == bool(options.user):
+    path, user, role = options.file, options.user, options.role and Role(options.role)
+    called = {Role.ADMINISTRATOR: "an administrator", Role.READER: "a reader"}
+    if options.list == bool(user):
         raise InputError("name a user, or --list; one of the two")
     if options.list:
-        print("\n".join(password.listed(options.file)))
+        for name, entry in sorted(passwords.users_in(path).items()):
+            print(f"{name}: {entry.role}")
         return 0
     if options.remove:
-        passwords.remove_user(options.file, options.user)
-        done = f"{options.user} is removed"
+        passwords.remove_user(path, user)
+        done = f"{user} is removed"
+    elif role is not None and path.exists() and user in passwords.users_in(path):
+        passwords.set_role(path, user, role)
+        done = f"{user} is {called[role]} now"
     else:
-        done = password.change(options.file, options.user, role=options.role and Role(options.role))
-    print(f"{options.file}: {done}")
+        given = passwords.set_password(path, user, _typed_password(), role=role)
+        done = f"{user} has a new password, and is {called[given]}"
+    print(f"{path}: {done}")
     return 0
+
+
+def _typed_password() -> str:
+    """Return a password that is typed twice, or the first line of piped standard input. Raises InputError."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("The same again: ") != password:
+        raise InputError("the two passwords differ; nothing was changed")
+    return password
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -329,8 +340,8 @@ def _stay(address: str, *, is_opened: bool) -> None:
         Event().wait()
 
 
-def _parser() -> Parser:
-    parser = Parser(prog=command_for("node"), description="Chest X-rays in, SR and GSPS out.")
+def _parser() -> _Parser:
+    parser = _Parser(prog=command_for("node"), description="Chest X-rays in, SR and GSPS out.")
     parser.add_argument("--version", action="version", version=VERSION_LINE)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -352,7 +363,9 @@ def _parser() -> Parser:
         if name in ("doctor", "status", "retry", "abandon"):
             command.add_argument("--json", action="store_true", help="answer with one JSON document")
         if name == "retry":
-            add_retry(command)
+            command.add_argument("study", nargs="*", metavar="STUDY_UID")
+            command.add_argument("--all", action="store_true", help="all parked work")
+            command.add_argument("--destination", metavar="NAME", help="every parked delivery to one destination")
         if name == "abandon":
             command.add_argument("destination", metavar="DESTINATION")
             command.add_argument("--force", action="store_true", help="even if it is still in the settings")
@@ -366,25 +379,146 @@ def _parser() -> Parser:
     text = "export films, reports and labels for research, de-identified (DICOM PS3.15 Annex E)"
     export = commands.add_parser("export", help=text, description=text)
     export.add_argument("settings", type=Path, metavar="node.toml")
-    export.add_argument("--since", type=day, required=True, metavar="DAY", help="films that came since, YYYY-MM-DD")
+    export.add_argument("--since", type=_day, required=True, metavar="DAY", help="films that came since, YYYY-MM-DD")
     export.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder, or an unfinished export")
     export.set_defaults(run=_export)
 
     text = "say why a file is read or not, or show the course of a study or film by its UID"
-    add_explain(commands.add_parser("explain", help=text, description=text), run=_explain)
+    explain = commands.add_parser("explain", help=text, description=text)
+    explain.add_argument("what", type=Path, metavar="FILE_OR_UID")
+    explain.add_argument("settings", type=Path, nargs="?", metavar="node.toml", help="needed for a UID")
+    explain.set_defaults(run=_explain)
 
-    add_read(commands.add_parser("read", help="read files without a network"), run=_read)
+    _add_read(commands.add_parser("read", help="read files without a network"))
 
-    add_ask(commands.add_parser("ask", help="ask about one film: by prompt, by box, or both"), run=_ask)
+    ask = commands.add_parser("ask", help="ask about one film: by prompt, by box, or both")
+    ask.add_argument("film", type=Path, metavar="FILE", help="DICOM, PNG or JPEG")
+    ask.add_argument("--json", action="store_true", help="answer with one JSON document")
+    ask.add_argument("--prompt", action="append", default=[], metavar="TEXT")
+    ask.add_argument("--box", action="append", default=[], type=_box, metavar="L,T,R,B", help="pixels of the film")
+    _add_model(ask, run=_ask, required=True)
+    _add_trust(ask)
 
     text = "set the password of a user of the pages, typed twice or as a line of standard input"
-    add_password(commands.add_parser("password", help=text, description=text), run=_password)
+    password = commands.add_parser("password", help=text, description=text)
+    password.add_argument("file", type=Path, metavar="FILE", help="http.password_file of the settings")
+    password.add_argument("user", nargs="?", metavar="USER")
+    password.add_argument("--remove", action="store_true", help="remove the user")
+    password.add_argument(
+        "--role", choices=("reader", "administrator"), help="what the user may do; of a known user only this changes"
+    )
+    password.add_argument("--list", action="store_true", help="list the users with their roles")
+    password.set_defaults(run=_password)
 
     demo = commands.add_parser("demo", help="send real films through a node on this machine")
     demo.add_argument("--open", action="store_true", help="open the page of the films in a browser")
     demo.add_argument("--out", type=Path, default=Path("demo-out"))
-    add_model(demo, run=_demo, required=False)
+    _add_model(demo, run=_demo, required=False)
     return parser
+
+
+def _add_read(read: argparse.ArgumentParser) -> None:
+    """Add the arguments of `read`."""
+    read.add_argument("paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER")
+    read.add_argument("--out", type=Path, required=True, help="folder for the results")
+    read.add_argument(
+        "--outputs",
+        type=_outputs,
+        default=DEFAULT_OUTPUTS,
+        metavar="KIND,...",
+        help=f"objects to write, of {', '.join(OUTPUTS.own)}; default {','.join(DEFAULT_OUTPUTS)}",
+    )
+    read.add_argument("--csv", type=Path, metavar="FILE", help="write a table, too: one line a film")
+    read.add_argument("--timezone", default="UTC", help="local time of the objects, such as Europe/Berlin")
+    read.add_argument(
+        "--character-set",
+        choices=TERMS,
+        default="",
+        metavar="TERM",
+        help="of text that is neither in the set that its header names nor UTF-8, such as 'ISO_IR 100' or GB18030",
+    )
+    read.add_argument("--json", action="store_true", help="answer with one JSON document")
+    _add_model(read, run=_read, required=True)
+    _add_trust(read)
+
+
+def _add_model(parser: argparse.ArgumentParser, *, run: object, required: bool) -> None:
+    """Add the arguments that name a model and how it runs."""
+    defaults = ModelSettings()
+    reader = "the network: chex, the name of an installed reader, or package.module:function"
+    parser.add_argument("--model", type=Path, required=required, default=defaults.directory, help="model directory")
+    # TensorRT stores its engines in the node's storage folder, which these commands do not have.
+    parser.add_argument("--engine", choices=[name for name in ENGINES if name != "tensorrt"], default=defaults.engine)
+    parser.add_argument("--reader", default=defaults.reader, metavar="NAME", help=reader)
+    parser.add_argument("--threads", type=_threads, default=defaults.threads, help="0: all cores")
+    parser.add_argument("--prompt-set", dest="prompts", default=defaults.prompts, help="name or file of a prompt set")
+    parser.set_defaults(run=run)
+
+
+def _add_trust(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that select thresholds and sentences."""
+    parser.add_argument(
+        "--population", choices=("real", "phantoms"), default="real", help="use thresholds measured on such films"
+    )
+    parser.add_argument(
+        "--uncalibrated",
+        choices=("review", "accept"),
+        default=ModelSettings().uncalibrated,
+        help="findings whose threshold was not measured on them: review them, or accept the threshold",
+    )
+    parser.add_argument(
+        "--sentences",
+        choices=("checked", "raw"),
+        default=ReportSettings().sentences,
+        help="only sentences that say what was decided, or all as generated",
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with exit code 2."""
+        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of threads; 0 means all cores")
+    return int(text)
+
+
+def _outputs(text: str) -> tuple[str, ...]:
+    """Return the kinds of outputs in the order of the table, each once."""
+    wanted = text.split(",")
+    if complaint := next(filter(None, map(OUTPUTS.complaint, wanted)), None):
+        raise argparse.ArgumentTypeError(complaint)
+    return in_order(wanted)
+
+
+def _box(text: str) -> Box:
+    """Turn left,top,right,bottom into a box."""
+    try:
+        left, top, right, bottom = (float(edge) for edge in text.split(","))
+        return Box(left=left, top=top, right=right, bottom=bottom)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a box; write left,top,right,bottom in pixels") from error
+
+
+def _day(text: str) -> date:
+    """Turn YYYY-MM-DD into a day."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a day; write YYYY-MM-DD") from error
+
+
+def _zone(name: str) -> ZoneInfo:
+    """Return a time zone. Raises InputError."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise InputError(f"{name!r} is not a time zone; use a name such as Europe/Berlin") from error
 
 
 if __name__ == "__main__":
