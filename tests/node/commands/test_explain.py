@@ -174,7 +174,7 @@ def test_nothing_of_a_patient_is_shown(tmp_path: Path, keywords: str) -> None:
     done = run_command("explain", path)
 
     assert done.returncode == 0, done.stderr
-    said = done.stdout + done.stderr
+    said = done.stdout + done.stderr + str(explain_file(path, model=MODEL))
     assert "SeriesDescription" in said and "text with CHEST, DECUB, LATERO" in said
     assert found_in(said.encode()) == []
 
