@@ -11,10 +11,10 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -40,13 +40,13 @@ from node.orders.store import OrderStore
 from node.outputs import batches
 from node.prompt_set import PromptSet, PromptsInUse
 from node.read import decoder_processes, prompts
-from node.read.model import OpenModel, RadiographReader, check_files
-from node.service.http import HttpServer, Readiness, limits_for
+from node.read.model import RadiographReader, check_files
+from node.service.http import HttpServer, limits_for
 from node.service.model import open_model
-from node.service.receiver import Receiving, open_receiving, opening
-from node.service.reload import reload
+from node.service.receiver import open_receiving, opening
+from node.service.running import Running
 from node.service.shared import Shared, keep_between_films
-from node.service.worker import Working, open_working, writers_of
+from node.service.worker import open_working, writers_of
 from node.settings.destinations import DestinationTable
 from node.store import database
 from node.store.folders import require_honest, require_known_format
@@ -61,67 +61,6 @@ _PROBES: Final = 32
 """Connections of probes and Prometheus at one time."""
 
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True, kw_only=True)
-class Running:
-    """The parts of a process that are open so far.
-
-    ports: the open ones by their name in log lines, each with its real number, also where the settings have 0
-    """
-
-    shared: Shared
-    ports: Mapping[str, int] = field(default_factory=dict)
-    receiving: Receiving | None = None
-    model: OpenModel | None = None
-    answerer: QuestionAnswerer | None = None
-    working: Working | None = None
-
-    def reload(self, path: Path) -> None:
-        """Read the settings file again, and put changed callers, destinations and prompts to use, or refuse it."""
-        settings = reload(
-            path,
-            self.shared,
-            working=self.working,
-            receiving=self.receiving,
-            model=self.model,
-            use_model=self._use_model,
-        )
-        self.shared = replace(self.shared, settings=settings)
-
-    def _use_model(self, model: OpenModel) -> None:
-        """Answer and read with other prompts from now on; model: the same reader with them."""
-        self.model = model
-        if self.answerer is not None:
-            self.answerer.use(model)
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether the process must end."""
-        return (
-            (self.working is not None and self.working.running.is_broken)
-            or (self.receiving is not None and self.receiving.damaged.is_set())
-            or (self.answerer is not None and self.answerer.is_broken)
-        )
-
-    def readiness(self) -> Readiness:
-        """Return the state of each part that this process has or will have."""
-        process, parts = self.shared.process, {"disk": self.shared.spool.has_room}
-        facts: dict[str, object] = {}
-        workers = []
-        if self.receiving is not None:
-            parts["listener"] = self.receiving.listener.is_listening
-            if self.receiving.orders is not None:
-                parts["orders"] = self.receiving.orders.is_listening
-            workers.append(self.receiving.submitter.is_alive)
-        if process.reads or process.sends:
-            workers.append(self.working is not None and self.working.is_good)
-        if process.reads:
-            parts["model"] = self.model is not None
-        if self.model is not None:
-            facts["engine"] = self.model.reader.identity.engine
-            facts["fallbacks"] = {fallback.engine: fallback.reason for fallback in self.model.reader.fallbacks}
-        return Readiness(parts={**parts, "workers": all(workers)}, facts=facts)
 
 
 @contextmanager

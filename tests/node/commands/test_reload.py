@@ -28,7 +28,7 @@ from node.jobs import processes
 from node.jobs.processes import Process, Role, lock_path, path_of
 from node.read import prompts
 from node.read.model import open_reader
-from node.service.reload import needs_restart
+from node.service.running import needs_restart
 from node.settings.destinations import DestinationTable, DicomDestination
 from node.store import files
 from tests.support import compared, films, peers

@@ -23,6 +23,7 @@ from node import log
 from node.config import QuestionsSettings, ReportSettings, Settings
 from node.jobs.workflows import OPEN
 from node.service import app
+from node.service.running import Running
 from node.settings.destinations import FhirDestination
 from tests.support import films, forked, peers
 from tests.support.fakes import Panic, ScriptedReader
@@ -46,7 +47,7 @@ class Lives:
         self._done = set[tuple[str, int]]()
         self.deaths = list[str]()
 
-    def live(self, act: Callable[[app.Running], object], *, until: int) -> None:
+    def live(self, act: Callable[[Running], object], *, until: int) -> None:
         """Do something, and live until so many objects have come and nothing is left to do, however often it dies."""
         with self._life() as (running, is_dead):
             act(running)
@@ -65,7 +66,7 @@ class Lives:
         return True
 
     @contextmanager
-    def _life(self) -> Iterator[tuple[app.Running, threading.Event]]:
+    def _life(self) -> Iterator[tuple[Running, threading.Event]]:
         numbers, is_dead = Counter[str](), threading.Event()
 
         def on_step(name: str) -> None:
@@ -89,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     (folder,) = arguments
     log.configure()
     corrections = f"/api/v1/films/{FILM.SOPInstanceUID}/corrections"
-    works: list[Callable[[app.Running], object]] = [
+    works: list[Callable[[Running], object]] = [
         lambda running: peers.send(FILM, port=running.ports["dicom_port"]),
         lambda running: peers.send(QUESTION, port=running.ports["dicom_port"]),
         lambda running: httpx2.post(f"http://{LOOPBACK}:{running.ports['http_port']}{corrections}", json=REJECTION),
