@@ -8,19 +8,17 @@ patient stay together and nobody can tell whose they are.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import secrets
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import cv2
 import numpy as np
 
 from language.sentences import by_rule
 from models.contract import FindingState
+from node.commands.export.pseudonyms import Pseudonyms
 from node.config import Settings
 from node.dicom.film_header import parse_header
 from node.domain import Film, Finding, JsonObject, is_nobodys
@@ -33,6 +31,7 @@ from node.read import decoding, prompts
 from node.read.framing import Framing
 from node.store import files
 from node.store.spool import Spool
+from node.web.pictures import to_png
 
 
 def export(settings: Settings, path: Path) -> int:
@@ -65,15 +64,14 @@ def export(settings: Settings, path: Path) -> int:
 
 def _lines(spool: Spool, pictures: Path, prompt_set: PromptSet, *, nobodys: Collection[str]) -> Iterator[str]:
     """Yield the line of each corrected film after its picture is written."""
-    key = secrets.token_bytes(32)
+    mapped = Pseudonyms(key=secrets.token_bytes(32))
     for film, corrections in all_corrections(spool):
         answer = correct(film.answer, corrections, prompts=prompt_set, side_of=sides_of(film.answer, film.header))
-        named = f"{film.instance.study_uid} {film.instance.sop_instance_uid}"
         if (truth := truth_of(film, answer, prompt_set)) and (png := picture_of(film)) is not None:
-            picture = pictures / f"{_number(key, named)}.png"
+            picture = pictures / f"{mapped.name(film.instance.study_uid, film.instance.sop_instance_uid)}.png"
             picture.write_bytes(png)
             number = said(film.header, "PatientID")
-            patient = _number(key, film.instance.study_uid if is_nobodys(number, {"", *nobodys}) else number)
+            patient = mapped.name(film.instance.study_uid if is_nobodys(number, {"", *nobodys}) else number)
             line = {"file": f"{pictures.name}/{picture.name}", "patient": patient, "truth": truth}
             yield json.dumps(line) + "\n"
 
@@ -125,12 +123,7 @@ def picture_of(film: AnsweredFilm) -> bytes | None:
     """Return the upright film as displayed, without overlays and shutter, as PNG; None if it cannot be decoded."""
     try:
         picture = decoding.stored_picture(film.instance.path).film()
+        upright = decoding.turned(picture.astype(np.float32), _framing(film).turn)
+        return to_png(upright.astype(np.uint8))
     except Undecodable:
         return None
-    upright = decoding.turned(picture.astype(np.float32), _framing(film).turn)
-    is_made, png = cv2.imencode(".png", upright.astype(np.uint8))
-    return png.tobytes() if is_made else None
-
-
-def _number(key: bytes, text: str) -> str:
-    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()[:16]

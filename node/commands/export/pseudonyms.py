@@ -30,7 +30,7 @@ _DAY: Final = re.compile(r"[0-9]{8}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pseudonyms:
-    """The mapping of one node; key: 64 hexadecimal digits."""
+    """A mapping by a key: that of a node has 64 hexadecimal digits."""
 
     key: bytes = field(repr=False)
 
