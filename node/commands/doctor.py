@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -395,10 +396,7 @@ def render(checks: Sequence[Check]) -> str:
 
 def to_json(checks: Sequence[Check]) -> dict[str, object]:
     """Return the results of the checks as a JSON object."""
-    return {
-        "passed": passed(checks),
-        "checks": [{"name": check.name, "state": str(check.state), "message": check.message} for check in checks],
-    }
+    return {"passed": passed(checks), "checks": [asdict(check) for check in checks]}
 
 
 def _word(state: CheckState) -> str:

@@ -94,7 +94,8 @@ class HttpServer:
         self._closed, self._refusals = metrics.http_closed, refusals or Refusals()
         tls = _tls(settings, metrics)
         listening = _listen(settings.host, settings.port)
-        self._port = int(listening.getsockname()[1])
+        self.port = int(listening.getsockname()[1])
+        """The real port."""
         self._ready = _PageThread(
             "/ready", lambda: _ready_page(readiness()), self._refusals, limit_seconds=_READY_SECONDS
         )
@@ -112,11 +113,6 @@ class HttpServer:
         )
         self._thread = threading.Thread(target=self._server.run, name="http", daemon=True)
         self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The real port."""
-        return self._port
 
     def close(self) -> None:
         """Stop serving. Requests that have begun may take one more second."""

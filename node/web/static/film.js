@@ -10,7 +10,6 @@ import { GrayWindow } from "./gray.js";
 import { onKeys } from "./keys.js";
 import { watch } from "./live.js";
 import { pointers } from "./pointer.js";
-import { offerSearched } from "./searched.js";
 import { Viewport } from "./viewport.js";
 
 const PAN = 60; // screen pixels to a press of an arrow
@@ -224,7 +223,22 @@ byId("changed")?.querySelector("a").addEventListener("click", (event) => {
   event.preventDefault();
   location.reload();
 });
-offerSearched();
+
+// The layer of boxes that are no findings: where the network looked for what it does not report. It is off at every load.
+const searched = byId("show-searched"); // null if the network looked for nothing else
+function showSearched() {
+  for (const part of [byId("searched"), byId("searched-legend")]) part.toggleAttribute("hidden", !searched.checked);
+}
+if (searched) {
+  searched.closest("label").hidden = false;
+  searched.addEventListener("change", showSearched);
+  addEventListener("pageshow", (event) => {
+    if (!event.persisted) return; // not kept by the browser as it was left
+    searched.checked = false;
+    showSearched();
+  });
+}
+
 retries(byId("main"), alert);
 if (byId("results")) watch(() => refresh(), { study: byId("results").dataset.study });
 
