@@ -98,42 +98,19 @@ class FilmHeader:
     pixels: PixelFormat
 
 
-def only_evidence(dataset: Dataset) -> str:
-    """Return the SOP Instance UID of the only object that an output is about, or "".
-
-    A report names it as its evidence (PS3.3 C.17.2), an image as its source (PS3.3 C.7.6.1).
-    """
-    level: tuple[Dataset, ...] = (dataset,)
-    for keyword in ("CurrentRequestedProcedureEvidenceSequence", "ReferencedSeriesSequence", "ReferencedSOPSequence"):
-        level = attributes.items(level[0], keyword) if len(level) == 1 else ()
-    level = level or attributes.items(dataset, "SourceImageSequence")
-    return attributes.text(level[0], "ReferencedSOPInstanceUID") if len(level) == 1 else ""
-
-
 def parse_header(dataset: Dataset) -> FilmHeader:
     """Parse the header of one object, as `header_reading.read_header` returns it; reads each attribute once."""
-    study, series, modality = (
-        attributes.text(dataset, keyword) for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "Modality")
-    )
-    description = attributes.text_with_gaps(dataset, "SeriesDescription")
-    equipment, age = attributes.items(dataset, "ContributingEquipmentSequence"), patient_age(dataset)
+    age = patient_age(dataset)
     orientation = tuple(str(value) for value in attributes.values(dataset, "PatientOrientation"))
     pixels = _pixel_format(dataset)
     return FilmHeader(
-        study_instance_uid=study,
-        series_instance_uid=series,
+        study_instance_uid=attributes.text(dataset, "StudyInstanceUID"),
+        series_instance_uid=attributes.text(dataset, "SeriesInstanceUID"),
         sop_instance_uid=attributes.text(dataset, "SOPInstanceUID"),
         sop_class_uid=attributes.text(dataset, "SOPClassUID"),
         transfer_syntax_uid=attributes.text(getattr(dataset, "file_meta", FileMetaDataset()), "TransferSyntaxUID"),
-        is_own=identity.is_own(
-            study=study,
-            series=series,
-            modality=modality,
-            devices=(attributes.text(item, "DeviceUID") for item in equipment),
-            film=only_evidence(dataset),
-            part=identity.part_in(description),
-        ),
-        modality=modality,
+        is_own=identity.is_own(dataset),
+        modality=attributes.text(dataset, "Modality"),
         image_type=tuple(str(value).strip() for value in attributes.values(dataset, "ImageType")),
         species=attributes.text_with_gaps(dataset, "PatientSpeciesDescription"),
         species_codes=_codes(dataset, "PatientSpeciesCodeSequence"),
@@ -150,7 +127,7 @@ def parse_header(dataset: Dataset) -> FilmHeader:
         field_width=_field_width(pixel_size(dataset), pixels, orientation),
         sex=attributes.text(dataset, "PatientSex"),
         study_description=attributes.text_with_gaps(dataset, "StudyDescription"),
-        series_description=description,
+        series_description=attributes.text_with_gaps(dataset, "SeriesDescription"),
         protocol_name=attributes.text_with_gaps(dataset, "ProtocolName"),
         pixels=pixels,
     )

@@ -1,15 +1,14 @@
-"""The program's name, its device UID and its series UID, and how the node recognizes its own objects.
+"""The program's name, its device UID and its series UIDs, and how the node recognizes its own objects.
 
-The device UID changes with the weights. The series UID is derived from study, modality and device UID. So the
-attributes of an object prove that this program wrote it, with any weights (design §5).
+The device UID changes with the weights. A series UID is derived from study, modality and device UID.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from pydicom.dataset import Dataset
 
 from models.program import __version__
+from node.dicom import attributes
 from node.domain import ModelIdentity, derive_uid
 
 PROGRAM = "ChEX Node"
@@ -22,30 +21,16 @@ ANALYZED_LAYER = "AI SQUARE"
 """The graphic layer of presentation states that has the analyzed square alone."""
 STUDY = "study"
 """Subject of the series of reports on a whole study."""
-_PART = re.compile(r", part ([0-9a-f]{8})(?: - |$)")
-SERIES_FORMS = ("", "sr3d", "text")
-"""Distinguishes the series of objects with the same content in several forms; "" is the first form."""
 
 
 def ratio_of(film: str) -> str:
-    """Return the subject of a series with a film's cardiothoracic ratio; film: see `is_own`."""
-    return f"ratio {film}" if film else ""
+    """Return the subject of a series with a film's cardiothoracic ratio; film: its SOP Instance UID."""
+    return f"ratio {film}"
 
 
 def study_of(part: str) -> str:
     """Return the subject of a series with reports on a part of a study; part: its name, "" for the whole study."""
     return f"{STUDY} {part}" if part else STUDY
-
-
-def described_part(part: str) -> str:
-    """Return how the description of such a series names the part."""
-    return f", part {part}" if part else ""
-
-
-def part_in(series_description: str) -> str:
-    """Return the name of the part in a description with `described_part`, or ""."""
-    found = _PART.search(series_description)
-    return found[1] if found else ""
 
 
 def answer_of(question: str) -> str:
@@ -62,22 +47,15 @@ def series_uid(*, study_uid: str, modality: str, device: str, about: str = "", f
     """Return the UID of the series for a device's objects of one modality in one study.
 
     about: SOP Instance UID of a film whose objects have a series of their own, its `ratio_of`, or `STUDY`
-    form: one of `SERIES_FORMS`
+    form: distinguishes the series of objects with the same content in several forms; "" is the first form
     """
     return derive_uid("series", study_uid, modality, device, *filter(None, (about, form)))
 
 
-def is_own(*, study: str, series: str, modality: str, devices: Iterable[str], film: str = "", part: str = "") -> bool:
-    """Return whether this program wrote an object, with any weights: its series UID is derived from its device UID.
-
-    study, series: UIDs of the object's study and series
-    devices: the device UID of each item of ContributingEquipmentSequence (PS3.3 C.12.1)
-    film: SOP Instance UID of the only object that it names as its evidence, or ""
-    part: as `part_in` finds it in the description of its series
-    """
+def is_own(dataset: Dataset) -> bool:
+    """Return whether this program made or changed an object, with any weights: it is named as equipment."""
     return any(
-        series == series_uid(study_uid=study, modality=modality, device=device, about=about, form=form)
-        for device in devices
-        for about in ("", STUDY, study_of(part), film, ratio_of(film))
-        for form in SERIES_FORMS
+        attributes.text(item, "Manufacturer") == MANUFACTURER
+        and attributes.text(item, "ManufacturerModelName") == PROGRAM
+        for item in (dataset, *attributes.items(dataset, "ContributingEquipmentSequence"))
     )

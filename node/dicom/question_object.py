@@ -117,7 +117,7 @@ def read(dataset: Dataset) -> QuestionObject:
     return QuestionObject(
         reference=reference,
         study_uid=study_uid,
-        is_own=_is_own(dataset),
+        is_own=identity.is_own(dataset),
         creators=_named(attributes.text(dataset, "Manufacturer"), person),
         labels=_named(
             *(
@@ -129,16 +129,6 @@ def read(dataset: Dataset) -> QuestionObject:
         instance_number=number if number is not None and 0 < number < 2**31 - MOST - 1 else 0,
         questions=tuple(asked[:MOST]),
         left_out=tuple(dict.fromkeys(reasons)),
-    )
-
-
-def _is_own(dataset: Dataset) -> bool:
-    """Whether this program made or changed an object; its answers have a series of their own for each question."""
-    contributions = attributes.items(dataset, "ContributingEquipmentSequence")
-    return any(
-        attributes.text(item, "Manufacturer") == identity.MANUFACTURER
-        and attributes.text(item, "ManufacturerModelName") == identity.PROGRAM
-        for item in (dataset, *contributions)
     )
 
 

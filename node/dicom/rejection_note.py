@@ -11,8 +11,7 @@ from typing import Final
 
 from pydicom.dataset import Dataset
 
-from node.dicom import attributes
-from node.dicom.film_header import parse_header
+from node.dicom import attributes, identity
 from node.dicom.sr_questions import evidence
 from node.domain import Code
 
@@ -47,7 +46,7 @@ def parse(dataset: Dataset) -> RejectionNote | None:
     is_dcm = [attributes.text(code, "CodingSchemeDesignator") == "DCM" for code in codes] == [True]
     title = TITLES.get(attributes.text(codes[0], "CodeValue")) if is_dcm else None
     rejected = frozenset(_rejected(dataset))
-    if title is None or not rejected or parse_header(dataset).is_own:
+    if title is None or not rejected or identity.is_own(dataset):
         return None
     return RejectionNote(title=title, rejected=rejected, header=dataset)
 

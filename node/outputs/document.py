@@ -152,7 +152,8 @@ def series_description(of: str, *, film: Dataset | None = None, part: str = "") 
     film: the series' only film; named by its Series and Instance Number, if they are short
     part: see `identity.study_of`
     """
-    end = f"{'' if film is None else _numbers(film)}{identity.described_part(part)} - {identity.SERIES_LABEL}"
+    named = f", part {part}" if part else "" if film is None else _numbers(film)
+    end = f"{named} - {identity.SERIES_LABEL}"
     room = _LONGEST_DESCRIPTION - len(end)
     return f"{of if len(of) <= room else of[: room - len(_CUT)].rstrip() + _CUT}{end}"
 

@@ -349,7 +349,7 @@ RULES: Final = (
     Rule(
         about="written by this program",
         action=Action.LEAVE,
-        looks_at=("ContributingEquipmentSequence", "SeriesInstanceUID"),
+        looks_at=("Manufacturer", "ContributingEquipmentSequence"),
         find=_own_object,
     ),
     Rule(

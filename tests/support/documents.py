@@ -9,11 +9,11 @@ from itertools import product
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.dicom import identity
-from node.dicom.film_header import only_evidence
+from node.dicom import attributes, identity
 from node.domain import About, OutputObject, Report, Subject
 from node.output_kinds import OUTPUTS, Written
 from node.outputs.document import save_bytes
+from node.outputs.sr.items import FORMS
 from node.outputs.writers import output_of, writer_of
 from tests.support.samples import BERLIN, bare, cr, datasets, received
 
@@ -66,11 +66,11 @@ def subject_of(dataset: Dataset) -> Subject:
         for series in dataset.get("ReferencedSeriesSequence", ())
         for image in series.ReferencedImageSequence
     }
-    film = shown.pop() if len(shown) == 1 else only_evidence(dataset)
+    film = shown.pop() if len(shown) == 1 else _only_evidence(dataset)
     if dataset.Modality == "PR":
         return Subject(about=About.FILM, film=film)
     named = {About.FILM: film, About.RATIO: identity.ratio_of(film)}
-    for (about, name), form in product(named.items(), identity.SERIES_FORMS):
+    for (about, name), form in product(named.items(), (form.series for form in FORMS.values())):
         series = identity.series_uid(
             study_uid=str(dataset.StudyInstanceUID),
             modality=str(dataset.Modality),
@@ -81,6 +81,15 @@ def subject_of(dataset: Dataset) -> Subject:
         if film and series == dataset.SeriesInstanceUID:
             return Subject(about=about, film=film)
     return Subject()
+
+
+def _only_evidence(dataset: Dataset) -> str:
+    """Return the only film that a report names as its evidence, or a picture as its source; "" of several."""
+    level: tuple[Dataset, ...] = (dataset,)
+    for keyword in ("CurrentRequestedProcedureEvidenceSequence", "ReferencedSeriesSequence", "ReferencedSOPSequence"):
+        level = attributes.items(level[0], keyword) if len(level) == 1 else ()
+    level = level or attributes.items(dataset, "SourceImageSequence")
+    return attributes.text(level[0], "ReferencedSOPInstanceUID") if len(level) == 1 else ""
 
 
 def film_of(dataset: Dataset) -> str:

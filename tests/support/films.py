@@ -241,13 +241,10 @@ def non_image(modality: str) -> Dataset:
 
 
 def own_object(*, study: str | None = None) -> Dataset:
-    """Return a film that this program would have written: a burnt-in overlay with its device and series."""
+    """Return a film that this program would have written: a burnt-in overlay with its equipment."""
     film, equipment = as_another(thumbnail({"Modality": "DX"}), "own", study=study), Dataset()
-    equipment.DeviceUID = derive_uid("test device")
+    equipment.Manufacturer, equipment.ManufacturerModelName = identity.MANUFACTURER, identity.PROGRAM
     film.ContributingEquipmentSequence = [equipment]
-    film.SeriesInstanceUID = identity.series_uid(
-        study_uid=film.StudyInstanceUID, modality=film.Modality, device=equipment.DeviceUID
-    )
     return film
 
 

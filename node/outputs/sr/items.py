@@ -177,7 +177,7 @@ class Form:
     """A form of reports.
 
     kind: the kind of output (`destinations.outputs`)
-    series: distinguishes the series of this form (`identity.SERIES_FORMS`)
+    series: distinguishes the series of this form, see `identity.series_uid`
     film_number, study_number, ratio_number: Series Number of reports on a film, on the study and on a cardiothoracic
         ratio. All films' reports have the same: a place among the films would change when another film arrives, and the
         report with it.

@@ -21,7 +21,6 @@ from pydicom.dataset import Dataset
 
 from models.contract import Box, Question
 from node.commands import ask, read_files
-from node.dicom.film_header import only_evidence
 from node.errors import InputError, NodeError
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.asked_question import answer_to_json
@@ -30,6 +29,7 @@ from node.read import open_film, prompts
 from node.read.decoding import Radiograph
 from node.read.model import Reading
 from tests.support import films
+from tests.support.documents import evidence
 from tests.support.fakes import ScriptedReader
 from tests.support.output_texts import DrawnTexts
 
@@ -161,7 +161,7 @@ def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
     for uid in uids:
         dataset = dcmread(folder / f"{uid}.sr.dcm")
         assert dcmread(tmp_path / "one" / folder.name / "sr.dcm").StudyInstanceUID == dataset.StudyInstanceUID
-        assert only_evidence(dataset) == uid
+        assert evidence(dataset) == [uid]
     read(tmp_path / "out", paths[0])
     assert not list(folder.glob("*.sr.dcm"))
     assert (folder / "sr.dcm").exists()
