@@ -6,7 +6,7 @@ imported when it writes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -35,13 +35,8 @@ class Written:
     receivers: tuple[str, ...] = ()
 
 
-def file_of_film(written: Written, _films_read: int) -> str:
-    """Name a file after the film."""
-    return f"{written.subject.film}.{written.kind}.dcm"
-
-
-def file_of_report(written: Written, films_read: int) -> str:
-    """Name the file of a report; the only one of a study with one read film, or none, is named after its kind alone."""
+def file_name(written: Written, films_read: int) -> str:
+    """Name a file by what it is about; the only report of a study with one read film, or none, by its kind alone."""
     film, name = written.subject.film, f"{written.kind}.dcm"
     match written.subject.about:
         case About.RATIO:
@@ -51,7 +46,7 @@ def file_of_report(written: Written, films_read: int) -> str:
         case About.STUDY:
             return f"study.{name}" if films_read else name
         case _:
-            return f"{film}.{name}" if films_read > 1 else name
+            return name if written.template and films_read == 1 else f"{film}.{name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +57,12 @@ class OutputKind:
     writer: where its `outputs.writers.Writer` stands, as MODULE:FUNCTION; that of `sr3d` writes objects of `sr` too
     needs_picture: whether its objects say something of one film alone and need its picture: they are written film by
         film
-    file_name: returns an object's name in the folder of a study with so many read films; it ends in .KIND.dcm
     """
 
     title: str
     sop_class: str
     writer: str
     needs_picture: bool = False
-    file_name: Callable[[Written, int], str] = file_of_film
 
 
 OUTPUTS: Final = Table(
@@ -80,19 +73,16 @@ OUTPUTS: Final = Table(
             title="structured report",
             sop_class="1.2.840.10008.5.1.4.1.1.88.33",
             writer="node.outputs.sr.report:write",
-            file_name=file_of_report,
         ),
         "sr3d": OutputKind(
             title="structured report, 3D form",
             sop_class="1.2.840.10008.5.1.4.1.1.88.34",
             writer="node.outputs.sr.report:write_3d",
-            file_name=file_of_report,
         ),
         "text": OutputKind(
             title="report as text",
             sop_class="1.2.840.10008.5.1.4.1.1.88.11",
             writer="node.outputs.sr.report:write_text",
-            file_name=file_of_report,
         ),
         "gsps": OutputKind(
             title="presentation state",

@@ -16,7 +16,7 @@ from pydicom.uid import KeyObjectSelectionDocumentStorage
 
 from node.dicom import identity
 from node.domain import Film, Report, Subject
-from node.output_kinds import OutputKind, Written, file_of_report
+from node.output_kinds import OutputKind, Written
 from node.outputs import document, highdicom_gaps, wording
 from node.outputs.patient import best_described
 from node.outputs.source import Source
@@ -26,7 +26,6 @@ KIND: Final = OutputKind(
     title="films with a finding",
     sop_class=KeyObjectSelectionDocumentStorage,
     writer="key_films:write",
-    file_name=file_of_report,
 )
 _SERIES_NUMBER: Final = 9101
 

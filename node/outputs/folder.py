@@ -16,7 +16,7 @@ from pydicom.errors import InvalidDicomError
 
 from node.dicom.film_header import pixel_shape
 from node.domain import Film, JsonObject, Report
-from node.output_kinds import OUTPUTS, Written
+from node.output_kinds import OUTPUTS, Written, file_name
 from node.outputs import document, overlay, report_json, report_txt, wording
 from node.outputs.source import Source
 from node.store import files
@@ -52,7 +52,7 @@ def write_folder(
     files.sync_folder(out)
     names = []
     for written in objects:
-        names.append(OUTPUTS.entry(written.kind).file_name(written, len(report.read_films)))
+        names.append(file_name(written, len(report.read_films)))
         _keep(folder / names[-1], written.dataset)
     for film in report.read_films:
         source = sources[film.source]
