@@ -70,34 +70,21 @@ class GrayscaleHeader:
     pixel_padding_value, pixel_padding_range_limit: PS3.3 C.7.5.1.1.2
     """
 
-    modality_lut: LookUpTable | UnusableTable | None
-    rescale_slope: float | None
-    rescale_intercept: float | None
-    voi_lut: LookUpTable | UnusableTable | None
-    window_center: float | None
-    window_width: float | None
-    has_window: bool
-    voi_lut_function: str
-    is_inverted: bool
-    is_disputed: bool
-    pixel_padding_value: int | None
-    pixel_padding_range_limit: int | None
+    modality_lut: LookUpTable | UnusableTable | None = None
+    rescale_slope: float | None = None
+    rescale_intercept: float | None = None
+    voi_lut: LookUpTable | UnusableTable | None = None
+    window_center: float | None = None
+    window_width: float | None = None
+    has_window: bool = False
+    voi_lut_function: str = ""
+    is_inverted: bool = False
+    is_disputed: bool = False
+    pixel_padding_value: int | None = None
+    pixel_padding_range_limit: int | None = None
 
 
-UNCHANGED: Final = GrayscaleHeader(
-    modality_lut=None,
-    rescale_slope=None,
-    rescale_intercept=None,
-    voi_lut=None,
-    window_center=128.0,
-    window_width=256.0,
-    has_window=True,
-    voi_lut_function="",
-    is_inverted=False,
-    is_disputed=False,
-    pixel_padding_value=None,
-    pixel_padding_range_limit=None,
-)
+UNCHANGED: Final = GrayscaleHeader(window_center=128.0, window_width=256.0, has_window=True)
 """Shows 0 to 255 as they are."""
 
 
