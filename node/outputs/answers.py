@@ -35,6 +35,7 @@ from node.outputs.sr.findings import PRIVATE_SCHEME, STATES
 from node.outputs.sr.items import (
     COMPREHENSIVE,
     COMPREHENSIVE_3D,
+    OF_ANSWER,
     Form,
     container,
     impression_text,
@@ -51,7 +52,6 @@ KINDS: Final = (COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind, gsps.KIND)
 
 SERIES_NUMBER: Final = 9006
 """Of the presentation states of answers."""
-SERIES_NUMBERS: Final = {COMPREHENSIVE.kind: 9007, COMPREHENSIVE_3D.kind: 9017}
 QUESTION = Concept("QUESTION", PRIVATE_SCHEME, "Question that a person asked")
 ASKED_FOR = Concept("ASKEDFOR", PRIVATE_SCHEME, "What was asked for")
 
@@ -148,7 +148,7 @@ def write_report(asked: AskedQuestion, report: Report, source: Dataset, zone: Zo
     is_report = asked.origin is not None and asked.origin.is_report
     draft = Draft(
         form=form,
-        series_number=SERIES_NUMBERS[form.kind],
+        series_number=form.first + OF_ANSWER,
         series_description=document.series_description(asked_question.title(asked), film=source),
         series_about=identity.answer_of(asked.id),
         subject=Subject(about=About.ANSWER, film=film.source),

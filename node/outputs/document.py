@@ -32,7 +32,7 @@ from pydicom.valuerep import VR
 
 from node.dicom import attributes, identity
 from node.dicom.dates import OFFSET, fixed_offset, offset_of, stated_offset
-from node.domain import Report, derive_uid
+from node.domain import ObjectReference, OutputObject, Report, derive_uid
 from node.outputs import highdicom_gaps
 from node.outputs.patient import copy_patient, made_at, short_text
 
@@ -53,6 +53,7 @@ _OF_THE_ROUND = frozenset(
         "ContentTime",
         "PresentationCreationDate",
         "PresentationCreationTime",
+        "PredecessorDocumentsSequence",
         OFFSET,
     )
 )
@@ -134,6 +135,15 @@ def evidence(report: Report, received: Dataset) -> Dataset:
     found.SOPInstanceUID = uid = attributes.text(received, "SOPInstanceUID")
     found.SeriesInstanceUID = attributes.uid(received, "SeriesInstanceUID") or derive_uid("series of", uid)
     return found
+
+
+def evidence_of(report: Report, reference: ObjectReference | OutputObject) -> Dataset:
+    """Return the same of an object of the study that is not here."""
+    item = Dataset()
+    item.SeriesInstanceUID = reference.series_instance_uid
+    item.SOPClassUID = reference.sop_class_uid
+    item.SOPInstanceUID = reference.sop_instance_uid
+    return evidence(report, item)
 
 
 def complete(dataset: Dataset, report: Report, source: Dataset) -> None:

@@ -168,11 +168,7 @@ def write(note: RejectionNote, own: Sequence[OutputObject], report: Report, *, z
 
 def _evidence(report: Report, output: OutputObject) -> Dataset:
     """Return a reference to an object of the node for highdicom; an object with a size is referenced as an image."""
-    item = Dataset()
-    item.SeriesInstanceUID = output.series_instance_uid
-    item.SOPClassUID = output.sop_class_uid
-    item.SOPInstanceUID = output.sop_instance_uid
-    evidence = document.evidence(report, item)
+    evidence = document.evidence_of(report, output)
     if output.kind == "sc":
         evidence.Rows = evidence.Columns = None
     return evidence

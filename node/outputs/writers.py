@@ -200,12 +200,13 @@ def first_of_series(written: Written, known: Collection[OutputObject]) -> Writte
 
 
 def replace_what_all_have(written: Written, earlier: Iterable[OutputObject], receivers: Collection[str]) -> None:
-    """Leave only those predecessors in a report that all its receivers have, or may have.
+    """Leave only those predecessors in a report that all its receivers have, or may have, and not the report itself.
 
     earlier: the reports that it may replace, with their receivers
     """
     dataset = written.dataset
     had = {output.sop_instance_uid for output in earlier if set(receivers) <= set(output.receivers)}
+    had.discard(dataset.SOPInstanceUID)  # which a repeated round may have among its earlier reports
     for study in dataset.get("PredecessorDocumentsSequence", ()):
         for series in study.ReferencedSeriesSequence:
             series.ReferencedSOPSequence = [

@@ -26,7 +26,7 @@ from pydicom.dataset import Dataset
 
 from node.commands import demo
 from node.config import ModelSettings, QuestionsSettings
-from node.outputs.sr.items import COMPREHENSIVE
+from node.outputs.sr.items import COMPREHENSIVE, OF_FILM
 from tests.drills.conformance.browser import chromium
 from tests.drills.conformance.ohif import beside
 from tests.paths import REPOSITORY
@@ -216,7 +216,9 @@ def ask_in_ohif(room: Room) -> bytes:
 
 def _reports(room: Room, uid: str) -> list[Dataset]:
     """Fetch the reports on the film; that on its cardiothoracic ratio is another."""
-    return [found for found in room.orthanc.instances(uid) if found.get("SeriesNumber") == COMPREHENSIVE.film_number]
+    return [
+        found for found in room.orthanc.instances(uid) if found.get("SeriesNumber") == COMPREHENSIVE.first + OF_FILM
+    ]
 
 
 def _replaced(room: Room, uid: str) -> Iterator[str]:

@@ -172,33 +172,30 @@ def container_of(template: Template) -> ContainerContentItem:
     return cast(ContainerContentItem, item)
 
 
+OF_FILM, OF_STUDY, OF_RATIO, OF_ANSWER = 1, 3, 5, 7
+"""Added to `Form.first`: the Series Numbers of reports on a film, the study, a cardiothoracic ratio, and an answer.
+
+All films' reports have the same: a place among the films would change when another film arrives, and the report too.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """A form of reports.
 
     kind: the kind of output (`destinations.outputs`)
     series: distinguishes the series of this form, see `identity.series_uid`
-    film_number, study_number, ratio_number: Series Number of reports on a film, on the study and on a cardiothoracic
-        ratio. All films' reports have the same: a place among the films would change when another film arrives, and the
-        report with it.
+    first: the number before its Series Numbers
     """
 
     kind: str
     series: str
-    film_number: int
-    study_number: int
-    ratio_number: int
+    first: int
 
 
-COMPREHENSIVE: Final = Form(kind="sr", series="", film_number=9001, study_number=9003, ratio_number=9005)
-COMPREHENSIVE_3D: Final = Form(
-    kind="sr3d",
-    series="sr3d",
-    film_number=9011,
-    study_number=9013,
-    ratio_number=9015,
-)
-BASIC_TEXT: Final = Form(kind="text", series="text", film_number=9021, study_number=9023, ratio_number=9025)
+COMPREHENSIVE: Final = Form(kind="sr", series="", first=9000)
+COMPREHENSIVE_3D: Final = Form(kind="sr3d", series="sr3d", first=9010)
+BASIC_TEXT: Final = Form(kind="text", series="text", first=9020)
 
 FORMS: Final[Mapping[str, Form]] = {form.kind: form for form in (COMPREHENSIVE, COMPREHENSIVE_3D, BASIC_TEXT)}
 """Every form by its kind."""

@@ -16,7 +16,6 @@ none.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
@@ -53,6 +52,9 @@ from node.outputs.sr.items import (
     COMPREHENSIVE,
     COMPREHENSIVE_3D,
     FORMS,
+    OF_FILM,
+    OF_RATIO,
+    OF_STUDY,
     Form,
     container_of,
     impression_text,
@@ -151,7 +153,7 @@ def _film_report(report: Report, film: Film, sources: Mapping[str, Dataset], zon
     subject = Subject(about=About.FILM, film=film.source)
     draft = Draft(
         form=form,
-        series_number=form.film_number,
+        series_number=form.first + OF_FILM,
         series_description=document.series_description(
             "AI report" if form is BASIC_TEXT else "AI findings", film=source
         ),
@@ -181,7 +183,7 @@ def _ratio_report(
     source, subject = sources[film.source], Subject(about=About.RATIO, film=film.source)
     draft = Draft(
         form=form,
-        series_number=form.ratio_number,
+        series_number=form.first + OF_RATIO,
         series_description=document.series_description("AI heart size", film=source),
         series_about=identity.ratio_of(film.source),
         subject=subject,
@@ -206,7 +208,7 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
     kinds = [form.kind] if form is BASIC_TEXT else [COMPREHENSIVE.kind, COMPREHENSIVE_3D.kind]
     draft = Draft(
         form=form,
-        series_number=form.study_number,
+        series_number=form.first + OF_STUDY,
         series_description=document.series_description("AI study report", part=report.part),
         series_about=identity.study_of(report.part),
         subject=Subject(),
@@ -219,15 +221,19 @@ def _study_report(report: Report, sources: Mapping[str, Dataset], zone: ZoneInfo
 
 
 def document_of(draft: Draft, report: Report, tree: Tree, *, zone: ZoneInfo) -> Written:
-    """Write a report (PS3.3 C.17.1 to C.17.3): its first version, then again with its version and predecessors."""
+    """Write a report (PS3.3 C.17.1 to C.17.3): its first version, then again with its version."""
     patient, films, form = draft.patient, draft.films, draft.form
     root = _separate(tree(1))
     dataset: Dataset = DOCUMENTS[form.kind](
-        evidence=[*(document.evidence(report, film) for film in films), *_named(report, draft.evidence)],
+        evidence=[
+            *(document.evidence(report, film) for film in films),
+            *(document.evidence_of(report, other) for other in draft.evidence),
+        ],
         content=highdicom_gaps.heading(root),
         is_complete=True,
         is_final=False,
         requested_procedures=_requests(report.study_uid, films) or None,
+        previous_versions=[document.evidence_of(report, earlier) for earlier in draft.replaced] or None,
         coding_schemes=declared(draft.schemes) or None,
         **document.begin(
             report,
@@ -248,27 +254,12 @@ def document_of(draft: Draft, report: Report, tree: Tree, *, zone: ZoneInfo) -> 
     # The UID is known only now, and depends on neither version nor predecessors.
     if (version := report.version(str(dataset.SOPInstanceUID), draft.subject, kinds=FORMS)) > 1:
         dataset.ContentSequence = _separate(tree(version)).ContentSequence
-    # A repeated round may have itself as predecessor: skip it.
-    older = [earlier for earlier in draft.replaced if earlier.sop_instance_uid != dataset.SOPInstanceUID]
-    if older:
-        dataset.PredecessorDocumentsSequence = [_references(report.study_uid, older)]
     return Written(kind=form.kind, dataset=dataset, subject=draft.subject, template=draft.template, part=report.part)
 
 
 def _separate(tree: ContainerContentItem) -> ContainerContentItem:
     highdicom_gaps.separate(tree)
     return tree
-
-
-def _named(report: Report, references: Iterable[ObjectReference]) -> Iterator[Dataset]:
-    """Yield the references, as highdicom needs them, of objects that are not here."""
-    for reference in references:
-        item = Dataset()
-        item.StudyInstanceUID = report.study_uid
-        item.SeriesInstanceUID = reference.series_instance_uid
-        item.SOPClassUID = reference.sop_class_uid
-        item.SOPInstanceUID = reference.sop_instance_uid
-        yield item
 
 
 def _replaced(report: Report, subject: Subject, *, kinds: Collection[str]) -> list[OutputObject]:
@@ -310,25 +301,6 @@ def declared(schemes: Iterable[str]) -> list[CodingSchemeIdentificationItem]:
         )
         for scheme in sorted(schemes)
     ]
-
-
-def _references(study_uid: str, references: Iterable[ObjectReference | OutputObject]) -> Dataset:
-    """Reference objects of the study, by series (PS3.3 C.17.2.1)."""
-    by_series: dict[str, list[Dataset]] = defaultdict(list)
-    for reference in references:
-        item = Dataset()
-        item.ReferencedSOPClassUID = reference.sop_class_uid
-        item.ReferencedSOPInstanceUID = reference.sop_instance_uid
-        by_series[reference.series_instance_uid].append(item)
-    study = Dataset()
-    study.StudyInstanceUID = study_uid
-    study.ReferencedSeriesSequence = []
-    for series_uid, instances in by_series.items():
-        series = Dataset()
-        series.SeriesInstanceUID = series_uid
-        series.ReferencedSOPSequence = instances
-        study.ReferencedSeriesSequence.append(series)
-    return study
 
 
 def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
