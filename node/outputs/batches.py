@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, wait
@@ -30,7 +29,7 @@ from node import log
 from node.domain import OutputObject, Report
 from node.outputs import document, writers
 from node.outputs.source import from_files
-from node.read import decoder_processes
+from node.read import decoder_child, decoder_processes
 from node.read.thumbnail import Thumbnail
 
 _MOST: Final = 4
@@ -160,12 +159,8 @@ def _new() -> ProcessPoolExecutor:
 
 
 def _begin() -> None:
-    """Leave signals to the parent process, as a decoder does, and end with it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):  # libraries may print warnings that quote patient data
-        os.dup2(nowhere, output)
+    """Be as silent as a decoder, and end with the parent process."""
+    decoder_child.be_silent()
     # A process of multiprocessing runs no atexit handler, and would wait for its decoders, which leave signals alone.
     util.Finalize(None, decoder_processes.of_this_process().close, exitpriority=0)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

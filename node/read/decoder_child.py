@@ -99,12 +99,7 @@ class Limits:
 
 def serve(connection: Connection) -> None:
     """Serve requests until the other side closes the connection."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that asks: it still needs its films
-        signal.signal(number, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would hold a film
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):  # decoding libraries may print anything
-        os.dup2(nowhere, output)
+    be_silent()
     gc.freeze()
     shared = os.memfd_create("pixels")
     reduction.send_handle(connection, shared, os.getppid())
@@ -114,6 +109,16 @@ def serve(connection: Connection) -> None:
         except EOFError:
             return
         connection.send_bytes(json.dumps(_answer(request, shared)).encode())
+
+
+def be_silent() -> None:
+    """Leave signals to the parent process, and let nothing of a film or a patient out of this one."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # meant for the process that asks: it still needs its films
+        signal.signal(number, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump would hold a film
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):  # libraries may print anything, and quote patient data
+        os.dup2(nowhere, output)
 
 
 def _answer(request: Request, shared: int) -> Answer:
