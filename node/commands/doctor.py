@@ -31,9 +31,8 @@ from node.jobs import processes
 from node.jobs.processes import ProcessState
 from node.prompt_set import PromptSet
 from node.read import prompts
-from node.read.engines import read_gpu
 from node.read.manifest import not_calibrated, read_film_rule
-from node.read.model import RadiographReader, check_files, open_configured
+from node.read.model import RadiographReader, check_files, open_configured, read_gpu
 from node.service.model import refusal
 from node.store import database
 from node.store.folders import fault_of_folder, require_known_format

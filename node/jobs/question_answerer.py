@@ -24,8 +24,7 @@ from node.metrics import Metrics
 from node.outputs import asked_question
 from node.outputs.asked_question import AskedQuestion, Origin
 from node.read import decoding, routing
-from node.read.engines import while_wanted
-from node.read.model import FilmAnswer, OpenModel, SeenFilm, check_questions
+from node.read.model import FilmAnswer, OpenModel, SeenFilm, check_questions, while_wanted
 from node.read.view_check import ask_film, see_film
 from node.store import received
 from node.store.received import Instance

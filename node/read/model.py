@@ -1,8 +1,7 @@
 """The node's interface to the network: reading films, answering questions, and opening a model.
 
-But for the contract and the errors, this file and its neighbors `manifest` and `engines` import `models` inside
-functions only: the node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the
-stored film.
+But for the contract and the errors, this file and its neighbor `manifest` import `models` inside functions only: the
+node runs without torch. Here `Framing` maps boxes from the network's unit square to pixels of the stored film.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from models.contract import (
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, MeasuredError
 from node.config import CHEX, Settings
 from node.domain import ModelIdentity, Note
-from node.errors import InputError, ModelLost, ReaderFailed
+from node.errors import AskerGone, InputError, ModelLost, ReaderFailed
 from node.prompt_set import PromptSet
 from node.read import findings
 from node.read.decoding import Radiograph, side_of, side_of_square
@@ -408,6 +407,33 @@ class OpenModel:
 
     reader: RadiographReader
     prompts: PromptSet
+
+
+def read_gpu() -> tuple[str, str] | None:
+    """Return the name of the first GPU and the version of its driver; None without a GPU that PyTorch can use."""
+    from models.engines import EngineUnavailable
+    from models.engines.devices import CudaGpu
+
+    try:
+        gpu = CudaGpu()
+    except EngineUnavailable:
+        return None
+    return gpu.name, gpu.driver
+
+
+@contextmanager
+def while_wanted(is_gone: Callable[[], bool]) -> Iterator[None]:
+    """Cancel this thread's queued requests to the network when the client has disconnected. Raises AskerGone.
+
+    is_gone: is asked in this thread, ten times a second
+    """
+    from models.engines import scheduler
+
+    try:
+        with scheduler.while_wanted(is_gone):
+            yield
+    except errors.Abandoned as error:
+        raise AskerGone("nobody waits for this answer any more") from error
 
 
 @contextmanager

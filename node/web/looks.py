@@ -26,9 +26,8 @@ from node.net.http_connections import has_left
 from node.outputs import report_json
 from node.outputs.asked_question import answer_to_json
 from node.read import decoding, open_film
-from node.read.engines import while_wanted
 from node.read.film import answer_film, answer_picture
-from node.read.model import OpenModel
+from node.read.model import OpenModel, while_wanted
 from node.web import look_files, pictures, request_body, shown_film, words
 from node.web.api import PNG
 from node.web.dependencies import Parts, WebParts

@@ -61,7 +61,7 @@ HIGHEST_BELOW_THEM = "answers"
 FOLDERS: dict[str, dict[str, tuple[str, ...]]] = {
     # node/__main__.py shows progress as models do.
     "node": {
-        "models": ("node/read/model.py", "node/read/manifest.py", "node/read/engines.py", "node/__main__.py"),
+        "models": ("node/read/model.py", "node/read/manifest.py", "node/__main__.py"),
         "language": ("node/",),
     },
     # What is served of `models` imports nothing of the node.
