@@ -49,7 +49,7 @@ def _answer(question: JsonObject) -> Iterator[str]:
         score = "" if place["score"] is None else f", score {place['score']:.2f}"
         yield f"    at {_edges(place['box'])}{score}"
     for note in cast(list[str], question["notes"]):
-        yield f"    Note: {wording.NOTES[Note(note)]}."
+        yield f"    {wording.noted(Note(note))}"
 
 
 def _asked(question: JsonObject) -> str:

@@ -145,7 +145,7 @@ def label(asked: AskedQuestion) -> str:
 def sentence(asked: AskedQuestion) -> str | None:
     """Return the sentence of an answer with notes on severity words and contradictions; None if there is none."""
     answer, said = asked.answer, _said(asked.answer)
-    worded = f"Note: {wording.NOTES[Note.SEVERITY_WORDED]}." if Note.SEVERITY_WORDED in answer.notes else None
+    worded = wording.noted(Note.SEVERITY_WORDED) if Note.SEVERITY_WORDED in answer.notes else None
     return " ".join(filter(None, (said, worded, wording.reason_of(answer.contradiction)))) or None
 
 

@@ -396,7 +396,7 @@ def _sentences(film: Film, finding: Finding) -> Iterator[str]:
     sentence = film.sentences[finding.sentence]
     yield wording.quoted(sentence)
     if is_severity_worded([sentence]):
-        yield f"Note: {wording.NOTES[Note.SEVERITY_WORDED]}."
+        yield wording.noted(Note.SEVERITY_WORDED)
 
 
 def _instant(moment: datetime) -> str:

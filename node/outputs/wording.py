@@ -63,35 +63,15 @@ NOTES: Mapping[Note, str] = {
     Note.VIEW_UNKNOWN: "no known words state its view or body part; it was read as a frontal chest view",
     Note.AGE_UNKNOWN: "its header states no age that could be read; the model is not for every age",
     Note.AGE_WITHOUT_UNIT: "its header states the patient's age without a unit; it was taken as years",
-    Note.MAYBE_CHILD: (
-        "it may be a child's: its header states no age, and its field is narrower than an adult's chest; the model is "
-        "not for children"
-    ),
-    Note.IMAGE_TYPE: "its Image Type says that it is no plain film (bone, subtraction, tomography, localizer)",
-    Note.TWO_VIEWS: "its header names a frontal view, and its series a lateral one; it was read as frontal",
     Note.TEXT_RECODED: "text of its header is not in the character set that it names, and was read in another one",
     Note.TEXT_LEFT_OUT: "a text of its header could not be decoded, and is left empty",
-    Note.VIEW_DISAGREES: "its picture does not look like a frontal chest view; it was read as its header says",
-    Note.MIRRORED: "its picture looks mirrored, or the heart lies on the right; no side was exchanged",
-    Note.ROTATED: "its picture looks rotated; it was read as it is",
-    Note.CALLED_NORMAL: "the network also calls the whole film normal, beside what it reports as present",
     Note.SEVERITY_WORDED: "size and severity as the network words them, not measured",
-    Note.STRETCHED: "no person could read its picture as given; it was read, and is shown, stretched to its own range",
     Note.TABLE_SCALED: "its lookup table uses less than half of the grays that it declares; it was scaled to all grays",
-    Note.POLARITY_UNCLEAR: "its header contradicts itself, so viewers disagree; it was read with low values bright",
     Note.SIGN_DISAGREES: "its header and its compressed pixels disagree whether values are signed; the pixels count",
     Note.PIXELS_CUT: "more bytes follow its pixels than its header states; they were left out",
-    Note.IDENTIFIER_LEFT_OUT: (
-        "its header has an identifier, a name or a text of patient or request that is no valid value in DICOM (too "
-        "long, several values, or a control character); DICOM objects leave it empty"
-    ),
-    Note.OBLONG_PIXELS: "its pixels are not square; a viewer may draw the boxes in the wrong place",
     Note.PADDING_IGNORED: "its header calls much of its picture padding; it was read with all of it",
-    Note.HEADER_DISORDERED: (
-        "its header has an element twice or out of order, so programs may take it differently; what stands twice of "
-        "patient and request is left empty"
-    ),
 }
+"""Notes that stand in the limits of a reading."""
 OF_TEXT = (Note.TEXT_RECODED, Note.TEXT_LEFT_OUT)
 """Notes that concern a film that was not read, too: its report names the patient."""
 CAUTIONS: Mapping[Note, str] = {
@@ -108,7 +88,7 @@ CAUTIONS: Mapping[Note, str] = {
     Note.OBLONG_PIXELS: "Its pixels are not square: a viewer may misplace boxes.",
     Note.HEADER_DISORDERED: "Its header has parts twice or out of order: see the film.",
 }
-"""Notes that stand in every output, in few words: such a film may have been read wrongly, or be taken for another."""
+"""All other notes, which stand in every output: such a film may have been read wrongly, or be taken for another."""
 NEVER = "Not assessed, because nobody showed that this model recognizes it well enough; it may be there"
 """Why a finding that the model leaves out has no state."""
 
@@ -493,8 +473,12 @@ def prompt_set(report: Report) -> str:
 
 
 def limits(film: Film) -> str:
-    """Return the limits of a film's reading: the analyzed square, notes, thresholds and places; never blank."""
-    return " ".join((*_square(film), *_said(film.notes), *_thresholds(film), *_unreliable(film), NOTHING_ELSE))
+    """Return the limits of a film's reading: the analyzed square, notes, thresholds and places; never blank.
+
+    Without `cautions`, which the output has already.
+    """
+    notes = (noted(note) for note in film.notes if note in NOTES)
+    return " ".join((*_square(film), *notes, *_thresholds(film), *_unreliable(film), NOTHING_ELSE))
 
 
 def _square(film: Film) -> Iterator[str]:
@@ -544,8 +528,9 @@ def edges(box: Box) -> str:
     return f"columns {left} to {right}, rows {top} to {bottom}"
 
 
-def _said(notes: Iterable[Note]) -> Iterator[str]:
-    return (f"Note: {NOTES[note]}." for note in notes)
+def noted(note: Note) -> str:
+    """Return a note as a sentence."""
+    return CAUTIONS.get(note) or f"Note: {NOTES[note]}."
 
 
 def version(number: int) -> tuple[str, ...]:
@@ -554,7 +539,7 @@ def version(number: int) -> tuple[str, ...]:
 
 
 def cautions(film: Film) -> tuple[str, ...]:
-    """Return the notes of a film that stand in every output."""
+    """Return the notes of a film that stand in every output, for its beginning."""
     return tuple(CAUTIONS[note] for note in film.notes if note in CAUTIONS)
 
 
@@ -574,6 +559,6 @@ def not_processed(film: Film) -> str:
         raise ValueError("a film that was read has no such reason")
     was_seen = film.view is not None and film.view.seen is not None and film.reason in BY_PICTURE
     reason = (BY_PICTURE if was_seen else REASONS)[film.reason]
-    notes = [note for note in film.notes if note in OF_TEXT]
+    notes = (noted(note) for note in film.notes if note in OF_TEXT)
     said = f"Not processed: {reason}. There is no result for it, neither positive nor negative."
-    return " ".join((said, *_said(notes)))
+    return " ".join((said, *notes))

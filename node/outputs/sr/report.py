@@ -195,7 +195,8 @@ def _ratio_report(
     )
 
     def tree(version: int) -> ContainerContentItem:
-        first = text(wording.paragraphs(*impression.labeled([*ratio_text.lines(stated), *wording.version(version)])))
+        lines = [*ratio_text.lines(stated), *wording.cautions(film), *wording.version(version)]
+        first = text(wording.paragraphs(*impression.labeled(lines)))
         without = replace(film, findings=(), sentences=())  # for a report on the ratio, which no radiologist corrects
         return tree_of(report, without, source, first=first, groups=[ratio.measurements(report, film, stated, source)])
 

@@ -160,7 +160,7 @@ def test_outputs_call_findings_present_only_beyond_doubt(of: str, tmp_path: Path
     assert calling == (list(SAID_OF_PRESENT) if of == "plain" else [])
     for output in ("report.txt", "text"):
         words = " ".join(texts[output].split())
-        assert [note for note in film.notes if wording.NOTES[note] not in words] == []
+        assert [note for note in film.notes if wording.noted(note) not in words] == []
 
 
 @pytest.mark.parametrize("of", ["mirrored", "bone", "plain"])

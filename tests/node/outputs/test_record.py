@@ -263,7 +263,8 @@ def test_no_text_of_an_output_is_empty(module: ModuleType) -> None:
 
 
 def test_every_note_is_told_and_the_gravest_in_every_output() -> None:
-    for note in Note:
+    assert sorted((*wording.NOTES, *wording.CAUTIONS)) == sorted(Note)
+    for note in wording.NOTES:
         of = replace(film(findings=(finding(),)), notes=(note,))
         assert f"Note: {wording.NOTES[note]}." in wording.limits(of)
         assert wording.limits(of) in report_txt.render(report(of))
