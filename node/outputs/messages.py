@@ -1,9 +1,13 @@
-"""The interface of message kinds: writing a message and taking it back; `output_kinds.MESSAGES` lists the kinds."""
+"""The interface of message kinds, which `output_kinds.MESSAGES` lists: writing a message, and taking it back.
+
+The newest message of a kind is taken back if it is void, and so are the parts that its replacement lacks. It is void if
+an archive has rejected all of its films, or if one of them has another patient or request now.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo
 
@@ -11,11 +15,13 @@ from pydicom.dataset import Dataset
 
 from node import plugins
 from node.dicom.dates import stated_offset
-from node.domain import UNSET_ZONE, Finding, OutputObject, Report
+from node.domain import UNSET_ZONE, Finding, Identity, OutputObject, Report, derive_uid
 from node.hl7.order import Order
 from node.output_kinds import MESSAGES
 from node.outputs import vocabulary
 from node.outputs.patient import whole_of_request
+from node.outputs.rejection import Past, is_ended
+from node.store.study_facts import rejected_by
 
 Place = tuple[str, str, str]
 """A receiver's key of a message: number of the patient, its authority, and the accession number."""
@@ -85,3 +91,54 @@ def state_in_words(finding: Finding) -> str:
 def writer_of(kind: str) -> MessageWriter:
     """Return the writer of a kind of message; imports it on first use."""
     return plugins.load(MESSAGES[kind].writer, MessageWriter)
+
+
+def withdraw(
+    kind: str, past: Past, *, new: Iterable[tuple[OutputObject, bytes]]
+) -> Iterator[tuple[OutputObject, bytes]]:
+    """Yield what takes back the newest messages of a kind: a void one, or the parts that its replacement lacks.
+
+    A message whose content was removed with its study is not withdrawn.
+    new: the messages of this round; one replaces an earlier one whose patient and accession number agree, and the
+    issuers in the headers of their films; a missing value agrees with any
+    """
+    facts, report = past.facts, past.report
+    writer, rejected = writer_of(kind), rejected_by(facts.notes.values())
+    sent = [output for mark in facts.rounds for output in mark.outputs if output.kind == kind]
+    places = [(made, message.place, content) for made, content in new if (message := writer.read(content)) is not None]
+    seen: set[str] = set()
+    for output in reversed(sent):
+        content = past.content_of(output)
+        message = None if content is None else writer.read(content)
+        if content is None or message is None:
+            continue
+        is_newest = seen.isdisjoint(message.films)
+        seen |= message.films
+        instead = [
+            other
+            for made, place, other in places
+            if _is_same(message.place, place) and _agree(output.identity.issuer, made.identity.issuer)
+        ]
+        is_void = _is_void(output, message, rejected, past.identities)
+        if not is_newest or message.is_withdrawal or not (is_void or instead):
+            continue
+        uid = report.object_uid(derive_uid("withdrawal", output.sop_instance_uid))
+        if (withdrawal := writer.withdrawn(content, uid, report.created_at.astimezone(past.zone), instead)) is not None:
+            voids = () if instead else (output.sop_instance_uid,)
+            yield replace(output, sop_instance_uid=uid, voids=voids), withdrawal
+
+
+def _is_void(
+    output: OutputObject, message: SentMessage, rejected: frozenset[str], identities: Mapping[str, Identity]
+) -> bool:
+    films = message.films
+    return bool(films) and (films.issubset(rejected) or is_ended(output, films, identities))
+
+
+def _is_same(earlier: Place, later: Place) -> bool:
+    """Whether a message replaces an earlier one; a film or an order may have added what was missing."""
+    return earlier[0] == later[0] and all(map(_agree, earlier[1:], later[1:]))
+
+
+def _agree(before: str, after: str) -> bool:
+    return before == after or "" in (before, after)

@@ -16,7 +16,6 @@ from node.output_kinds import in_order, messages_in
 from node.outputs import document, messages, rejection, writers
 from node.outputs.batches import Batch, EncodedObject
 from node.outputs.rejection import ContentOf, Past
-from node.outputs.withdrawal import withdraw
 from node.rounds.study_report import AnsweredPart, Answers, priority_of
 from node.store.study_facts import StudyFacts
 
@@ -75,7 +74,7 @@ def objects_of(
     )
     for kind in messages_in(wanted.kinds):  # before the new results: a receiver may know both by the same order
         of_kind = [(output, content) for output, content in new if output.kind == kind]
-        for output, content in withdraw(kind, past, new=of_kind):
+        for output, content in messages.withdraw(kind, past, new=of_kind):
             yield _on_study(output, answers), content
     yield from new
     for note in rejection.own_notes(past):
