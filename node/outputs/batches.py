@@ -30,7 +30,7 @@ from node.domain import OutputObject, Report
 from node.outputs import document, writers
 from node.outputs.source import from_files
 from node.read import decoder_child, decoder_processes
-from node.read.thumbnail import Thumbnail
+from node.read.decoding import Thumbnail
 
 _MOST: Final = 4
 _LIMIT_SECONDS: Final = 300.0

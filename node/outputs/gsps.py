@@ -31,7 +31,7 @@ from node.outputs import document, gsps_grayscale, highdicom_gaps, vocabulary, w
 from node.outputs.gsps_graphics import DrawnLayer, GraphicObjects, Tracking
 from node.outputs.label_placement import place
 from node.outputs.source import Source
-from node.read.thumbnail import Thumbnail
+from node.read.decoding import Thumbnail
 
 SERIES_NUMBER = 9002
 KIND: Final = "gsps"

@@ -13,8 +13,7 @@ from pydicom.dataset import Dataset
 
 from node.errors import Undecodable, is_of_file
 from node.read import decoding
-from node.read.decoding import StoredPicture
-from node.read.thumbnail import Thumbnail
+from node.read.decoding import StoredPicture, Thumbnail
 
 Picture = npt.NDArray[np.uint8]
 """[row, column] of the stored film, as displayed, 0..255."""

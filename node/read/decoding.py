@@ -8,6 +8,7 @@ refused too, and so is one that no person could read. Mapping boxes to the store
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -32,7 +33,6 @@ from node.errors import ConfigError, Undecodable, is_of_disk
 from node.read import decoder_processes, grayscale, pixel_format
 from node.read.framing import Framing, Turn
 from node.read.pixels import Cells, StoredPixels
-from node.read.thumbnail import Thumbnail, step_of
 
 GrayPicture = npt.NDArray[np.float32]
 BytePicture = npt.NDArray[np.uint8]
@@ -42,6 +42,10 @@ _LONGEST_BYTES = 16 * 2**20
 """Of a value that is read at once, with a film that is decoded: twice the largest overlay plane."""
 _MOST_ALLOCATED = 64
 _SIDE_TOLERANCE = 0.05
+_FINEST = 256
+"""At least so many pixels of a thumbnail lie along the shorter side, if the film has as many and is no long strip."""
+_MOST_PIXELS = 2**20
+"""Of a thumbnail."""
 _TURNS = {
     (row, column): Turn(
         transpose=row in "HF",
@@ -51,6 +55,21 @@ _TURNS = {
     for row, column in ("LF", "LH", "RF", "RH", "FL", "FR", "HL", "HR")
 }
 """Maps PatientOrientation (direction of rows and of columns; PS3.3 C.7.6.1.1.1) to the turn that makes it L, F."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Thumbnail:
+    """Every `step`-th pixel of a film, of its rows and its columns: enough to place labels on it.
+
+    A reading makes it, so that no writer decodes the film again.
+
+    gray: [row, column] in stored orientation, as displayed, 0..255
+    stretch: the gray value mapping, if the header has no legible one
+    """
+
+    gray: BytePicture
+    step: int
+    stretch: grayscale.Stretch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +241,11 @@ def _marks(dataset: Dataset, cells: Cells) -> Mask | None:
     """Return the mask of the overlay planes of a film; None if it has none."""
     planes = overlays.find_planes(dataset)
     return overlays.drawn(planes, cells) if planes else None
+
+
+def step_of(shape: tuple[int, ...]) -> int:
+    """Return `Thumbnail.step` for a film of this shape, (rows, columns)."""
+    return max(1, min(shape) // _FINEST, math.isqrt(math.prod(shape) // _MOST_PIXELS))
 
 
 def picture_without_header(picture: BytePicture) -> StoredPicture:

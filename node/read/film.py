@@ -19,10 +19,9 @@ from node.domain import Film, FilmView, ModelIdentity, Note, Reason
 from node.errors import ReaderFailed, Undecodable
 from node.prompt_set import PromptSet
 from node.read import cardiothoracic, decoding, findings, routing, view_check
-from node.read.decoding import Radiograph
+from node.read.decoding import Radiograph, Thumbnail
 from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
-from node.read.thumbnail import Thumbnail
 from node.read.view_check import doubt_reading
 
 Timed = Callable[[str], AbstractContextManager[None]]

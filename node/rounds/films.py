@@ -29,9 +29,9 @@ from node.domain import Film, JsonObject, Reason, derive_uid
 from node.errors import Undecodable, is_of_file
 from node.outputs.patient import noted
 from node.prompt_set import PromptSet
+from node.read.decoding import Thumbnail
 from node.read.film import Timed, answer_film, untimed
 from node.read.model import RadiographReader
-from node.read.thumbnail import Thumbnail
 from node.rounds.round_plan import Round
 from node.store import received
 from node.store.interrupted_work import MOST_INTERRUPTIONS

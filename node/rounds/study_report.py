@@ -18,7 +18,7 @@ from node.outputs.patient import best_described, noted, said_of_request
 from node.outputs.source import Source, from_files
 from node.outputs.study_parts import Division, divide, patients_of, related, without_nobodys
 from node.prompt_set import PromptSet
-from node.read.thumbnail import Thumbnail
+from node.read.decoding import Thumbnail
 from node.rounds.films import RoundFilms
 from node.rounds.round_plan import Round
 from node.store.received import sop_instance_uid_of

@@ -28,8 +28,8 @@ from node.domain import (
 )
 from node.outputs.source import Picture, Source
 from node.outputs.writers import Writer
+from node.read.decoding import Thumbnail, step_of
 from node.read.framing import Framing
-from node.read.thumbnail import Thumbnail, step_of
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STUDY = "1.2.826.0.1.3680043.8.498.1"

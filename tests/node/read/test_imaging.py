@@ -26,9 +26,8 @@ from node.dicom.header_reading import read_header
 from node.domain import Reason
 from node.errors import ConfigError, Undecodable
 from node.read import grayscale
-from node.read.decoding import sides_known
+from node.read.decoding import Thumbnail, sides_known
 from node.read.framing import Turn
-from node.read.thumbnail import Thumbnail
 from node.rounds.films import Thumbnails
 from tests.support import films, samples
 from tests.support.decoded import load, picture_of, refusal, stored_picture
