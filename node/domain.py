@@ -205,6 +205,7 @@ class Finding:
     reader: what a person said about it; None if nobody did. The probability stays the network's
     near: whether its probability reached what makes it reported, or stayed less than 0.05 below; None if nobody knows
     thresholds: the probabilities from which it is possible, and from which it is present; None if nobody knows them
+    searched: where the network looked for it, if it is absent: no boxes of a finding; only a layer of the page has them
     """
 
     prompt: str
@@ -221,6 +222,7 @@ class Finding:
     near: bool | None = False
     thresholds: tuple[float, float] | None = None
     place: KnownPlace = "told"
+    searched: tuple[ScoredBox, ...] = ()
 
     def __post_init__(self) -> None:
         if self.probability is None and any(box.reader is None for box in self.boxes):
@@ -240,17 +242,6 @@ class Finding:
 
 def _is_placed(mark: ReaderMark | None) -> bool:
     return mark is not None and mark.what in (Assessment.MOVED, Assessment.ADDED)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Searched:
-    """Where the network looked for a finding that it does not report: boxes that are no finding, and count nowhere.
-
-    Only a layer of the page shows them.
-    """
-
-    prompt: str
-    boxes: tuple[ScoredBox, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +293,6 @@ class Film:
     source: its SOP Instance UID; view: None if neither header nor picture was looked at
     analyzed: the square that the network saw, on the stored film; None when the film was not read
     ratio: None if heart or lungs were not found, or do not lie as they do in a chest
-    searched: boxes of unreported findings
     middle: see `Framing.about`
     """
 
@@ -317,7 +307,6 @@ class Film:
     withheld: tuple[WithheldSentence, ...] = ()
     ratio: CardiothoracicRatio | None = None
     view: FilmView | None = None
-    searched: tuple[Searched, ...] = ()
     middle: float | None = None
 
     def __post_init__(self) -> None:

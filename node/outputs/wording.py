@@ -25,7 +25,6 @@ from node.domain import (
     ReaderMark,
     Reason,
     Report,
-    Searched,
 )
 from node.outputs.patient import short_text
 from node.outputs.vocabulary import MARKS, READER, UNMEASURED, by_urgency, name_of, said_of
@@ -142,14 +141,9 @@ def unreported(film: Film) -> tuple[Finding, ...]:
     return tuple(finding for finding in film.findings if not finding.state.is_reported)
 
 
-def searched(film: Film) -> list[tuple[Finding, Searched]]:
-    """Return where the network looked for the findings that neither it nor a reader reports, in prompt order.
-
-    A finding that a reader judged is left out: the layer shows the network's boxes, not the reader's.
-    """
-    places = {place.prompt: place for place in film.searched}
-    silent = (finding for finding in film.in_state(FindingState.ABSENT) if finding.reader is None)
-    return [(finding, places[finding.prompt]) for finding in silent if finding.prompt in places]
+def searched(film: Film) -> list[Finding]:
+    """Return the findings that neither network nor reader reports, and that the network looked for in some boxes."""
+    return [found for found in film.in_state(FindingState.ABSENT) if found.reader is None and found.searched]
 
 
 def unplaced(film: Film) -> Iterator[str]:

@@ -165,6 +165,5 @@ def film_of(
         ),
         ratio=ratio,
         view=view,
-        searched=findings.searched(reading),
         middle=reading.middle,
     )

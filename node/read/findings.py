@@ -1,7 +1,7 @@
 """Turn the network's answers into findings: codes from the prompt set, a side and a tracking UID for each box.
 
 What is not reported has no box, and neither has its sentence: a box says where something is. Where the network looked
-for what is absent is kept apart (`searched`).
+for what is absent is kept apart (`Finding.searched`).
 
 Pure functions. A finding is made from a pathology prompt's key, never from generated text or from a region prompt. If
 the prompt states a side, every box has that side. Otherwise the side follows from the position of the box, for a paired
@@ -28,7 +28,6 @@ from node.domain import (
     GroundedSentence,
     KnownPlace,
     ModelIdentity,
-    Searched,
     derive_uid,
 )
 from node.prompt_set import HILUM, LUNG, LUNG_ZONES, PLEURA, Prompt, PromptSet
@@ -141,15 +140,6 @@ def is_severity_worded(sentences: Iterable[Sentence]) -> bool:
     return any(words_severity(said.text) for said in sentences if said.by.startswith("network"))
 
 
-def searched(reading: FilmReading) -> tuple[Searched, ...]:
-    """Return where the network looked for each finding that is absent."""
-    return tuple(
-        Searched(prompt=answer.key, boxes=answer.boxes)
-        for answer in reading.pathologies
-        if answer.state is FindingState.ABSENT and answer.boxes
-    )
-
-
 def _finding(
     answer: PromptReading, prompt: Prompt, source: str, framing: Framing | None, model: ModelIdentity
 ) -> Finding:
@@ -184,6 +174,7 @@ def _finding(
         near=answer.near,
         thresholds=answer.thresholds,
         place=place,
+        searched=answer.boxes if answer.state is FindingState.ABSENT else (),
     )
 
 

@@ -162,9 +162,9 @@ def show(film: Film) -> ShownFilm:
         searched=tuple(
             (
                 f"not a finding: looked here for {wording.uncapitalized(vocabulary.name_of(finding))}",
-                tuple(scored.box for scored in place.boxes),
+                tuple(scored.box for scored in finding.searched),
             )
-            for finding, place in wording.searched(film)
+            for finding in wording.searched(film)
         ),
     )
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from models.contract import Box, FindingState, PromptReading, Question, ScoredBox
 from models.lab.phantoms import phantom
-from node.domain import Assessment, Film, ReaderMark, Searched
+from node.domain import Assessment, Film, ReaderMark
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, oru, wording
 from node.outputs.asked_question import answer_to_json
@@ -20,6 +20,7 @@ from node.outputs.source import from_files
 from node.outputs.writers import write_objects
 from node.read import findings, open_film, prompts
 from node.read.film import film_of
+from node.read.framing import Framing
 from node.read.model import RadiographReader, Reading, open_reader
 from tests.support import films, samples
 from tests.support.samples import BERLIN, absent, finding, report, uncalibrated
@@ -82,8 +83,8 @@ def test_what_is_reported_has_a_zone_and_what_is_not_the_boxes_that_were_searche
     given = {answer.key: answer.boxes for answer in reading.pathologies}
     silent = [found.prompt for found in film.in_state(FindingState.ABSENT)]
     assert len(silent) > 3
-    assert {place.prompt: place.boxes for place in film.searched} == {key: given[key] for key in silent}
-    assert all(place.boxes for place in film.searched)
+    looked = {found.prompt: found.searched for found in wording.searched(film)}
+    assert looked == {key: given[key] for key in silent} and all(looked.values())
 
 
 @pytest.mark.parametrize(
@@ -97,18 +98,23 @@ def test_what_is_reported_has_a_zone_and_what_is_not_the_boxes_that_were_searche
 def test_what_is_reported_or_left_out_is_not_searched(state: FindingState, boxes: tuple[ScoredBox, ...]) -> None:
     answer = PromptReading(key="edema", probability=0.4, state=state, boxes=boxes)
 
-    assert findings.searched(Reading(prompts=(answer,))) == ()
+    framing = Framing(columns=2000, rows=2000, square=Box(left=0, top=0, right=2000, bottom=2000))
+    [found] = findings.find(
+        Reading(prompts=(answer,)), PROMPTS, source="1.2.3", framing=framing, model=samples.MODEL, sides_known=False
+    )
+
+    assert found.searched == ()
 
 
 def searching() -> Film:
     """A film with a finding, one to be reviewed, and one that is not reported, for which the network looked."""
-    shown = samples.film(findings=(finding(), uncalibrated(), absent()))
-    return replace(shown, searched=(Searched(prompt="pneumothorax", boxes=LOOKED),))
+    return samples.film(findings=(finding(), uncalibrated(), replace(absent(), searched=LOOKED)))
 
 
 def test_no_output_has_them(tmp_path: Path) -> None:
     films.saved(tmp_path, films.thumbnail())
-    film, plain = on_thumbnail(), replace(on_thumbnail(), searched=())
+    film = on_thumbnail()
+    plain = replace(film, findings=tuple(replace(found, searched=()) for found in film.findings))
     headers = {film.source: films.thumbnail()}
 
     before, after = (folder_of(tmp_path / name, shown) for name, shown in (("before", plain), ("after", film)))
@@ -124,7 +130,7 @@ def test_no_output_has_them(tmp_path: Path) -> None:
 def test_what_a_reader_judged_is_not_among_them(what: Assessment) -> None:
     mark = ReaderMark(what=what, by="anna", at=datetime(2024, 2, 1, tzinfo=UTC))
     state = FindingState.ABSENT if what is Assessment.REJECTED else FindingState.PRESENT
-    film = replace(searching(), findings=(finding(), replace(absent(), state=state, reader=mark)))
+    film = samples.film(findings=(finding(), replace(absent(), state=state, reader=mark, searched=LOOKED)))
 
     assert wording.searched(film) == []
 
@@ -141,8 +147,10 @@ def on_thumbnail() -> Film:
         rows=source.Rows,
         analyzed=Box(left=0, top=0, right=side, bottom=side),
         sentences=(),
-        findings=(finding(boxes=(Box(left=20, top=30, right=60, bottom=90),), sentence=None), absent()),
-        searched=(Searched(prompt="pneumothorax", boxes=(box,)),),
+        findings=(
+            finding(boxes=(Box(left=20, top=30, right=60, bottom=90),), sentence=None),
+            replace(absent(), searched=(box,)),
+        ),
     )
 
 

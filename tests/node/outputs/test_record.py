@@ -28,7 +28,6 @@ from node.domain import (
     Note,
     Reason,
     Report,
-    Searched,
 )
 from node.outputs import asked_question, impression, ratio_text, report_json, report_txt, vocabulary, wording
 from tests.support import samples
@@ -69,6 +68,7 @@ _findings = st.builds(
     sentence=st.none() | st.integers(0, 9),
     evidence=st.none() | st.builds(Evidence, zone=st.none() | _words, extent=_score),
     contradiction=st.none() | st.sampled_from(list(wording.CONTRADICTIONS)),
+    searched=_scored,
 )
 
 
@@ -101,7 +101,6 @@ _films = st.builds(
     findings=_tuples(_findings),
     ratio=st.none() | _ratios(),
     view=st.none() | st.builds(FilmView, tag=st.none() | st.just("frontal"), seen=st.none() | st.sampled_from(VIEWS)),
-    searched=_tuples(st.builds(Searched, prompt=_words, boxes=_scored)),
 )
 
 
