@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.sr.coding import Code
 
 from node.dicom import attributes, identity
 from node.dicom.dates import patient_age
@@ -23,13 +24,6 @@ from node.dicom.dates import patient_age
 _CALIBRATED: Final = ("GEOMETRY", "FIDUCIAL")
 _ALIKE: Final = 1e-3
 _SPACINGS: Final = ("PixelSpacing", "ImagerPixelSpacing")
-
-
-class ConceptCode(NamedTuple):
-    """The code of a concept in a code sequence: value and coding scheme (PS3.3 8.1, 8.2); empty where absent."""
-
-    value: str
-    scheme: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +53,7 @@ class FilmHeader:
     image_type: the values of ImageType (PS3.3 C.7.6.1.1.2)
     species: PatientSpeciesDescription
     species_codes, anatomic_region_codes, view_codes: the codes of the items of PatientSpeciesCodeSequence,
-        AnatomicRegionSequence and ViewCodeSequence
+        AnatomicRegionSequence and ViewCodeSequence, without meanings
     patient_orientation: the direction of the rows, then of the columns, as written (PS3.3 C.7.6.1.1.1)
     age_years: completed years at the time of the study; the lower one if age and date of birth disagree; None if
         neither can be read
@@ -79,13 +73,13 @@ class FilmHeader:
     modality: str
     image_type: tuple[str, ...]
     species: str
-    species_codes: tuple[ConceptCode, ...]
+    species_codes: tuple[Code, ...]
     conversion_type: str
     presentation_intent_type: str
     body_part_examined: str
-    anatomic_region_codes: tuple[ConceptCode, ...]
+    anatomic_region_codes: tuple[Code, ...]
     view_position: str
-    view_codes: tuple[ConceptCode, ...]
+    view_codes: tuple[Code, ...]
     patient_orientation: tuple[str, ...]
     age_years: int | None
     has_age: bool
@@ -157,9 +151,9 @@ def _field_width(size: tuple[float, float] | None, pixels: PixelFormat, orientat
     return pixels.rows * size[0] if lies else pixels.columns * size[1]
 
 
-def _codes(dataset: Dataset, keyword: str) -> tuple[ConceptCode, ...]:
+def _codes(dataset: Dataset, keyword: str) -> tuple[Code, ...]:
     return tuple(
-        ConceptCode(attributes.text(item, "CodeValue"), attributes.text(item, "CodingSchemeDesignator"))
+        Code(attributes.text(item, "CodeValue"), attributes.text(item, "CodingSchemeDesignator"), "")
         for item in attributes.items(dataset, keyword)
     )
 

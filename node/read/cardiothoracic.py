@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Final
 
 from pydicom.sr.codedict import codes
-from pydicom.sr.coding import Code
 
 from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.dicom.film_header import FilmHeader
@@ -47,9 +46,7 @@ def view_of(header: FilmHeader) -> View | None:
     """Return the projection that a header names; None if it names none, two, or a patient lying on one side."""
     words = header_words.words(header.view_position) | header_words.words(header.body_part_examined)
     views = {_WORDS[word] for word in words if word in _WORDS}
-    views |= {
-        view for code in header.view_codes for known, view in _CODES if Code(code.value, code.scheme, "") == known
-    }
+    views |= {view for code in header.view_codes for known, view in _CODES if code == known}
     return views.pop() if len(views) == 1 and not header_words.names_decubitus(words) else None
 
 

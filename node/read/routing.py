@@ -42,7 +42,7 @@ from pydicom.uid import (
 )
 
 from node.dicom.dates import DATES
-from node.dicom.film_header import ConceptCode, FilmHeader
+from node.dicom.film_header import FilmHeader
 from node.domain import Note, Reason
 from node.read import header_words, pixel_format
 from node.read.header_words import vocabulary, words
@@ -133,7 +133,6 @@ _NO_PLAIN_FILM = frozenset(("BONE", "SUBTRACTION", "TOMO", "LOCALIZER"))
 """Image Types, in the third or fourth value, of images that only look like a plain film."""
 _ADULT_FIELD_MM = 240.0
 """A field that is narrower holds no adult's chest: both lungs of an adult are 24 cm wide or more."""
-_UNKNOWN = ConceptCode(codes.SCT.Unknown.value, "SCT")
 _FRONTAL_CODES = (codes.SCT.Frontal, codes.SCT.PosteroAnterior, codes.SCT.AnteroPosterior)
 
 
@@ -215,7 +214,8 @@ def _no_radiograph(header: FilmHeader) -> Objection | None:
 
 def _animal(header: FilmHeader) -> Objection | None:
     """Object to a species that is not the human one (PS3.3 C.7.1.1, CID 7454); a code of SNOMED goes before words."""
-    coded = tuple(code for code in header.species_codes if code.value and code.scheme in _SNOMED and code != _UNKNOWN)
+    known = (code for code in header.species_codes if code.value and code.scheme_designator in _SNOMED)
+    coded = [code for code in known if code != codes.SCT.Unknown]
     if coded:
         is_human = _any_code(coded, _HUMAN_CODES)
         return None if is_human else Objection(Reason.SPECIES, "PatientSpeciesCodeSequence")
@@ -323,9 +323,9 @@ def names_frontal(header: FilmHeader) -> bool:
     return is_said or _any_code(header.view_codes, _FRONTAL_CODES)
 
 
-def _any_code(found: tuple[ConceptCode, ...], wanted: Collection[Code]) -> bool:
+def _any_code(found: Collection[Code], wanted: Collection[Code]) -> bool:
     """Return whether any code is wanted; older SNOMED identifiers equal their successors (PS3.16 8.1.1)."""
-    return any(Code(code.value, code.scheme, "") in wanted for code in found)
+    return any(code in wanted for code in found)
 
 
 def _descriptions(header: FilmHeader) -> dict[str, str]:
