@@ -7,8 +7,8 @@ identifiers are no words. Content items (PS3.3 C.17.3) are found with the items 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from pydicom.dataset import Dataset
@@ -33,22 +33,21 @@ _NO_WORDS: Final = frozenset((TRACKING, "112000", "111001", "111003"))
 def questions(report: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
     """Yield the questions of a structured report in their order, each once, and its parts that are none."""
     seen = set[object]()
-    regions = 0
-    groups = []
-    for found in walk(report):
-        if isinstance(found, LeftOut):
-            yield found
-            return
-        if kind(found.item) == "CONTAINER" and concept(found.item) == GROUP:
-            groups.append(found.item)
-        if not is_region(found.item):
+    has_regions, groups = False, list[Dataset]()
+    items = _walk(report)
+    for item, above in itertools.islice(items, MOST_ITEMS):
+        if kind(item) == "CONTAINER" and concept(item) == GROUP:
+            groups.append(item)
+        if not is_region(item):
             continue
-        regions += 1
-        for question in _of_region(found):
+        has_regions = True
+        for question in _of_region(item, above):
             if question not in seen:
                 seen.add(question)
                 yield question
-    if not regions:
+    if next(items, None) is not None:
+        yield LeftOut(reason=f"only the first {MOST_ITEMS} content items are looked at")
+    elif not has_regions:
         yield from _without_regions(report, groups)
 
 
@@ -82,15 +81,17 @@ def words_of(group: Dataset) -> str | None:
     )
 
 
-def _of_region(found: HeldItem) -> Iterator[MarkedQuestion | LeftOut]:
-    place = place_of(found.item)
+def _of_region(region: Dataset, above: tuple[Dataset, ...]) -> Iterator[MarkedQuestion | LeftOut]:
+    """Yield the questions of a region; above: the items that hold it, of which the report itself holds all."""
+    place = place_of(region)
     if isinstance(place, LeftOut):
         yield place
         return
     films, box = place
-    prompt = _own_words(found.above[-1]) or words_of(found.container)
+    group = next((item for item in reversed(above) if kind(item) == "CONTAINER"), above[0])
+    prompt = _own_words(above[-1]) or words_of(group)
     for film in films:
-        yield MarkedQuestion(film=film, box=box, prompt=prompt, tracking=tracking(found.container))
+        yield MarkedQuestion(film=film, box=box, prompt=prompt, tracking=tracking(group))
 
 
 def _without_regions(report: Dataset, groups: list[Dataset]) -> Iterator[MarkedQuestion]:
@@ -111,34 +112,12 @@ def _own_words(item: Dataset) -> str | None:
     return words(coded(item)[1]) if kind(item) == "CODE" else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldItem:
-    """A content item with the items that hold it, outermost first."""
-
-    item: Dataset
-    above: tuple[Dataset, ...]
-
-    @property
-    def container(self) -> Dataset:
-        """The innermost container that holds it; the report itself holds all."""
-        return next((item for item in reversed(self.above) if kind(item) == "CONTAINER"), self.above[0])
-
-
-def walk(report: Dataset) -> Iterator[HeldItem | LeftOut]:
-    """Yield the report and its content items in their order; ends with a reason where there are too many."""
-    waiting = [HeldItem(item=report, above=())]
-    count = 0
-    while waiting:
-        if count == MOST_ITEMS:
-            yield LeftOut(reason=f"only the first {MOST_ITEMS} content items are looked at")
-            return
-        count += 1
-        found = waiting.pop()
-        yield found
-        if len(found.above) < _DEEPEST:
-            above = (*found.above, found.item)
-            inner = attributes.items(found.item, "ContentSequence")
-            waiting.extend(HeldItem(item=item, above=above) for item in reversed(inner))
+def _walk(item: Dataset, above: tuple[Dataset, ...] = ()) -> Iterator[tuple[Dataset, tuple[Dataset, ...]]]:
+    """Yield an item and those below it in their order, each with the items that hold it, outermost first."""
+    yield item, above
+    if len(above) < _DEEPEST:
+        for inner in attributes.items(item, "ContentSequence"):
+            yield from _walk(inner, (*above, item))
 
 
 def kind(item: Dataset) -> str:
