@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from pydicom.dataset import Dataset
 
-from models.contract import Box
 from node.dicom import attributes, identity
-from node.dicom.marked_question import LeftOut, MarkedQuestion, Point, pairs, surround, united, words
+from node.dicom.marked_question import LeftOut, MarkedQuestion, Point, edges, pairs, surround, words
 
 _MOST_LOOKED_AT: Final = 1000
 """Graphics and texts of one state; each text is compared with each graphic."""
@@ -34,12 +33,13 @@ class DrawnText:
 
 @dataclass(slots=True)
 class Annotated:
-    """The graphics and texts on one film; boxes: by tracking UID, or another key of their own.
+    """The graphics and texts on one film.
 
+    corners: of a rectangle around each graphic, by its tracking UID or another key of its own
     trackings: tracking ID and UID of each of them
     """
 
-    boxes: dict[str, list[Box]] = field(default_factory=dict)
+    corners: dict[str, list[Point]] = field(default_factory=dict)
     trackings: dict[str, tuple[str, str]] = field(default_factory=dict)
     texts: list[DrawnText] = field(default_factory=list)
 
@@ -57,16 +57,11 @@ def questions(state: Dataset) -> Iterator[MarkedQuestion | LeftOut]:
         yield from _of_film(film, annotated)
 
 
-def whole(box: Box) -> Box | LeftOut:
-    """Return a box, or that it has no area."""
-    left, top, right, bottom = box.edges
-    return surround("POLYLINE", [(left, top), (right, bottom)])
-
-
-def distance(point: Point, box: Box) -> float:
-    """Return how far a point lies outside a box, in pixels; 0 within it."""
+def distance(point: Point, around: tuple[float, float, float, float]) -> float:
+    """Return how far a point lies outside a rectangle, by its edges, in pixels; 0 within it."""
     x, y = point
-    return math.hypot(max(box.left - x, 0.0, x - box.right), max(box.top - y, 0.0, y - box.bottom))
+    left, top, right, bottom = around
+    return math.hypot(max(left - x, 0.0, x - right), max(top - y, 0.0, y - bottom))
 
 
 def _annotations(state: Dataset, films: list[str]) -> Iterator[tuple[str, _Frame, Dataset]]:
@@ -120,10 +115,13 @@ def _add(item: Dataset, frame: _Frame, annotated: Annotated) -> Iterator[LeftOut
         return
     tracking = (attributes.text(item, "TrackingID"), attributes.text(item, "TrackingUID"))
     compound = attributes.text(item, "CompoundGraphicInstanceID")
-    key = tracking[1] or (f"compound {compound}" if compound else f"alone {len(annotated.boxes)}")
-    drawn = _loose(points) if isinstance(box, LeftOut) else box
-    if drawn is not None:
-        annotated.boxes.setdefault(key, []).append(drawn)
+    key = tracking[1] or (f"compound {compound}" if compound else f"alone {len(annotated.corners)}")
+    if isinstance(box, LeftOut):
+        corners = [point for point in points if all(map(math.isfinite, point))]
+    else:
+        corners = [(box.left, box.top), (box.right, box.bottom)]
+    if corners:
+        annotated.corners.setdefault(key, []).extend(corners)
         annotated.trackings.setdefault(key, tracking)
 
 
@@ -132,29 +130,19 @@ def _is_part(item: Dataset) -> bool:
     return bool(attributes.text(item, "TrackingUID") or attributes.text(item, "CompoundGraphicInstanceID"))
 
 
-def _loose(points: Sequence[Point]) -> Box | None:
-    """Return the box of a segment, a hundredth of a pixel wide at least."""
-    if not points:
-        return None
-    xs, ys = [x for x, _ in points], [y for _, y in points]
-    if not all(map(math.isfinite, (*xs, *ys))):
-        return None
-    return Box(left=min(xs) - 0.005, top=min(ys) - 0.005, right=max(xs) + 0.005, bottom=max(ys) + 0.005)
-
-
 def _of_film(film: str, annotated: Annotated) -> Iterator[MarkedQuestion | LeftOut]:
-    boxes = {key: united(parts) for key, parts in annotated.boxes.items()}
-    said: dict[str, list[str]] = {key: [] for key in boxes}
+    places = {key: edges("POLYLINE", corners) for key, corners in annotated.corners.items()}
+    said: dict[str, list[str]] = {key: [] for key in places}
     for written in annotated.texts:
-        if not boxes:
+        if not places:
             if (prompt := words(written.text)) is not None:
                 yield MarkedQuestion(film=film, box=None, prompt=prompt)
             continue
         place = written.anchor
-        nearest = next(iter(boxes)) if place is None else min(boxes, key=lambda key: distance(place, boxes[key]))
+        nearest = next(iter(places)) if place is None else min(places, key=lambda key: distance(place, places[key]))
         said[nearest].append(written.text)
-    for key, united_box in boxes.items():
-        box = whole(united_box)
+    for key, corners in annotated.corners.items():
+        box = surround("POLYLINE", corners)
         if isinstance(box, LeftOut):
             yield box
         else:

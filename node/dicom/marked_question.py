@@ -43,23 +43,13 @@ class LeftOut:
 
 
 def surround(kind: str, points: Sequence[Point]) -> Box | LeftOut:
-    """Return the box around a graphic (PS3.3 C.10.5.1.2 and C.18.6.1.1), in the frame of its points."""
+    """Return the box around a graphic, in the frame of its points."""
     if not points or not all(math.isfinite(number) for point in points for number in point):
         return LeftOut(reason="a graphic has no usable points")
-    left, top, right, bottom = _edges(kind, points)
+    left, top, right, bottom = edges(kind, points)
     if min(right - left, bottom - top) < _LEAST_EDGE:
         return LeftOut(reason="a graphic has no area: draw a box around what is meant")
     return Box(left=left, top=top, right=right, bottom=bottom)
-
-
-def united(boxes: Sequence[Box]) -> Box:
-    """Return the box around boxes."""
-    return Box(
-        left=min(box.left for box in boxes),
-        top=min(box.top for box in boxes),
-        right=max(box.right for box in boxes),
-        bottom=max(box.bottom for box in boxes),
-    )
 
 
 def clipped(box: Box, *, columns: int, rows: int) -> Box | LeftOut:
@@ -88,8 +78,8 @@ def words(*texts: str) -> str | None:
     return " ".join(joined.split())[:LONGEST_PROMPT].strip() or None
 
 
-def _edges(kind: str, points: Sequence[Point]) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom of a graphic, not checked."""
+def edges(kind: str, points: Sequence[Point]) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of a graphic, not checked (PS3.3 C.10.5.1.2 and C.18.6.1.1)."""
     if kind == "CIRCLE" and len(points) == 2:
         (x, y), radius = points[0], math.dist(*points)
         return x - radius, y - radius, x + radius, y + radius
