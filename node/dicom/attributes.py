@@ -26,6 +26,29 @@ Key = str | BaseTag
 
 _CHARACTER_SET: Final = Tag("SpecificCharacterSet")
 
+REQUIRED: Final = (
+    "PatientName",
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyDate",
+    "StudyTime",
+    "StudyID",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+)
+"""Type 2 in every object that we write (PS3.3 C.7.1.1, C.7.2.1): present even if empty."""
+OPTIONAL: Final = ("IssuerOfPatientID", "PatientAge", "PatientSize", "PatientWeight", "StudyDescription")
+"""Of patient and study, which objects have if their film has them."""
+REQUESTED: Final = (
+    "AccessionNumber",
+    "PlacerOrderNumberImagingServiceRequest",
+    "FillerOrderNumberImagingServiceRequest",
+    "RequestedProcedureID",
+    "RequestedProcedureDescription",
+)
+"""The attributes of the request in a report (PS3.3 C.17.2.3)."""
+
 
 def _find_vr(raw: RawDataElement, found: dict[str, object], *, ds: Dataset | None = None, **_context: object) -> None:
     """Find the value representation of an element as pydicom does, but for Specific Character Set, which is text.

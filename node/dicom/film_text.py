@@ -24,22 +24,7 @@ from node.character_sets import LOST, UTF_8, codec_of, is_rather_utf_8, squash, 
 from node.dicom import attributes
 from node.domain import Note
 
-COPIED: Final = frozenset(
-    (
-        "PatientName",
-        "PatientID",
-        "IssuerOfPatientID",
-        "StudyID",
-        "AccessionNumber",
-        "ReferringPhysicianName",
-        "StudyDescription",
-        "PlacerOrderNumberImagingServiceRequest",
-        "FillerOrderNumberImagingServiceRequest",
-        "RequestedProcedureID",
-        "RequestedProcedureDescription",
-        "CodeMeaning",
-    )
-)
+COPIED: Final = frozenset((*attributes.REQUIRED, *attributes.OPTIONAL, *attributes.REQUESTED, "CodeMeaning"))
 """The texts that outputs copy; only these are worth a note."""
 
 _CHARACTER_SET: Final = Tag("SpecificCharacterSet")

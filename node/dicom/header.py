@@ -48,17 +48,7 @@ _FIRST_GROUP: Final = 0x0008
 """Of a dataset. Zeros behind an object look like elements of group 0000, and those of group 0002 are removed."""
 _PATIENT_GROUPS: Final = frozenset((0x0010, 0x0032, 0x0040))
 _OF_PATIENT: Final = frozenset(
-    Tag(keyword)
-    for keyword in (
-        "StudyDate",
-        "StudyTime",
-        "AccessionNumber",
-        "ReferringPhysicianName",
-        "TimezoneOffsetFromUTC",
-        "StudyDescription",
-        "StudyID",
-        "PatientOrientation",
-    )
+    map(Tag, (*attributes.REQUIRED, *attributes.OPTIONAL, "TimezoneOffsetFromUTC", "PatientOrientation"))
 )
 """Attributes of patient, study and request that outputs use, beside those of `_PATIENT_GROUPS`."""
 

@@ -22,30 +22,10 @@ from pydicom.tag import BaseTag, Tag
 
 from node.character_sets import DIRECTING, LOST, visible
 from node.dicom import attributes, film_text
+from node.dicom.attributes import OPTIONAL, REQUESTED, REQUIRED
 from node.dicom.dates import age_string, read_date
 from node.domain import Film, Note
 
-# Type 2 in every object we write (PS3.3 C.7.1.1, C.7.2.1): present even if empty.
-_REQUIRED = (
-    "PatientName",
-    "PatientID",
-    "PatientBirthDate",
-    "PatientSex",
-    "StudyDate",
-    "StudyTime",
-    "StudyID",
-    "AccessionNumber",
-    "ReferringPhysicianName",
-)
-_OPTIONAL = ("IssuerOfPatientID", "PatientAge", "PatientSize", "PatientWeight", "StudyDescription")
-REQUESTED: Final = (
-    "AccessionNumber",
-    "PlacerOrderNumberImagingServiceRequest",
-    "FillerOrderNumberImagingServiceRequest",
-    "RequestedProcedureID",
-    "RequestedProcedureDescription",
-)
-"""The attributes of the request in a report (PS3.3 C.17.2.3)."""
 TRAITS: Final = ("PatientBirthDate", "PatientSex")
 _IDENTITY: Final = ("PatientID", "IssuerOfPatientID", "PatientName", *TRAITS)
 
@@ -67,11 +47,11 @@ _CODED = re.compile(r"[A-Z0-9_ ]{1,16}")
 
 def copy_patient(source: Dataset, target: Dataset) -> None:
     """Copy the patient and study attributes of the source into an object (PS3.3 C.7.1.1, C.7.2.1, C.7.2.2)."""
-    for keyword in _REQUIRED:
+    for keyword in REQUIRED:
         setattr(target, keyword, read_text(source, keyword))
     if target.PatientSex not in _SEXES:
         target.PatientSex = ""
-    for keyword in _OPTIONAL:
+    for keyword in OPTIONAL:
         if value := read_text(source, keyword):
             setattr(target, keyword, value)
 
@@ -84,7 +64,7 @@ def best_described(sources: Iterable[Dataset]) -> Dataset:
     """
 
     def rank(source: Dataset) -> tuple[bool, bool, int, bool]:
-        known = sum(bool(read_text(source, keyword)) for keyword in _REQUIRED)
+        known = sum(bool(read_text(source, keyword)) for keyword in REQUIRED)
         patient, accession = said(source, "PatientID"), said_of_request(source, "AccessionNumber")
         return bool(patient), bool(accession), known, bool(said(source, "IssuerOfPatientID"))
 
@@ -156,7 +136,7 @@ def whole_of_request(source: Dataset, keyword: str) -> str:
 def leaves_out(source: Dataset) -> bool:
     """Whether objects lack an identifier, a name or a text of the source, because it is not valid."""
     items = attributes.items(source, "RequestAttributesSequence")
-    copied = [(source, keyword) for keyword in (*_REQUIRED, *_OPTIONAL, *REQUESTED)]
+    copied = [(source, keyword) for keyword in (*REQUIRED, *OPTIONAL, *REQUESTED)]
     copied += [(item, keyword) for item in items for keyword in REQUESTED]
     texts = [(holder, keyword) for holder, keyword in copied if dictionary_VR(keyword) in _LONGEST]
     return any(said(holder, keyword) and not read_text(holder, keyword) for holder, keyword in texts) or any(

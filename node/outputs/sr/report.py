@@ -44,7 +44,7 @@ from node.dicom import attributes, identity
 from node.domain import About, Film, ObjectReference, OutputObject, Report, Subject
 from node.output_kinds import Written
 from node.outputs import document, highdicom_gaps, impression, ratio_text, wording
-from node.outputs.patient import REQUESTED, best_described, described_by, read_text, said
+from node.outputs.patient import best_described, described_by, read_text, said
 from node.outputs.source import Source
 from node.outputs.sr import findings, ratio, text_report
 from node.outputs.sr.items import (
@@ -309,12 +309,12 @@ def _requests(study_uid: str, films: Iterable[Dataset]) -> list[Dataset]:
     found: dict[tuple[str, ...], Dataset] = {}
     for film in films:
         for request in attributes.items(film, "RequestAttributesSequence") or (film,):
-            values = tuple(read_text(request if said(request, name) else film, name) for name in REQUESTED)
+            values = tuple(read_text(request if said(request, name) else film, name) for name in attributes.REQUESTED)
             item = Dataset()
             item.StudyInstanceUID = study_uid
             item.ReferencedStudySequence = []
             item.RequestedProcedureCodeSequence = []
-            for keyword, value in zip(REQUESTED, values, strict=True):
+            for keyword, value in zip(attributes.REQUESTED, values, strict=True):
                 setattr(item, keyword, value)
             found.setdefault(values, item)
     return [item for values, item in found.items() if any(values)]

@@ -21,7 +21,7 @@ from models.errors import ModelError
 from models.manifest import MANIFEST, read_manifest
 from node.answers.questions import understand
 from node.commands.ask import questions_of
-from node.dicom import header_reading, marked_question
+from node.dicom import attributes, header_reading, marked_question
 from node.domain import GroundedSentence, JsonObject, Note
 from node.errors import ConfigError
 from node.hl7.text import read
@@ -53,7 +53,7 @@ WRONG: Final = {
     "control characters": ("LO", b"A\x01B\x02"),
     "text that is none": ("LO", b"\xff\xfe\x80\x81"),
 }
-COPIED: Final = tuple(dict.fromkeys((*patient._REQUIRED, *patient._OPTIONAL, *patient.REQUESTED)))
+COPIED: Final = tuple(dict.fromkeys((*attributes.REQUIRED, *attributes.OPTIONAL, *attributes.REQUESTED)))
 
 
 def with_element(keyword: str, vr: str, value: bytes) -> bytes:
@@ -135,7 +135,7 @@ def test_what_a_film_says_of_patient_and_study_is_copied() -> None:
     dataset = written(ONE, header)
 
     assert {keyword: str(dataset[keyword].value) for keyword in said} == said
-    for keyword in set(patient._REQUIRED) - said.keys() | {"IssuerOfPatientID"}:
+    for keyword in set(attributes.REQUIRED) - said.keys() | {"IssuerOfPatientID"}:
         assert dataset[keyword].value and dataset[keyword] == header[keyword], keyword
 
 
