@@ -6,23 +6,26 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from pydicom.dataset import Dataset
 
 from language.labels import DEVICES
 from models.contract import FindingState, PromptKind
 from node import log
-from node.cardiothoracic_ratio import CardiothoracicRatio
+from node.cardiothoracic_ratio import CardiothoracicRatio, Incomparable, View
 from node.dicom import header_reading
-from node.dicom.film_header import calibrated_spacing, parse_header
+from node.dicom.film_header import FilmHeader, calibrated_spacing, parse_header
 from node.domain import Film, FilmView, ModelIdentity, Note, Reason
 from node.errors import ReaderFailed, Undecodable
 from node.prompt_set import PromptSet
-from node.read import cardiothoracic, decoding, findings, routing, view_check
+from node.read import decoding, findings, routing, view_check
 from node.read.decoding import Radiograph, Thumbnail
 from node.read.model import RadiographReader, Reading
 from node.read.routing import Decision
 from node.read.view_check import doubt_reading
+
+ADULT_YEARS: Final = 18
 
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -91,7 +94,7 @@ def answer_film(
         source=source,
         model=reader.identity,
         notes=decision.notes,
-        ratio=cardiothoracic.describe(reading.ratio, header, calibrated_spacing(dataset)),
+        ratio=describe_ratio(reading.ratio, header, calibrated_spacing(dataset)),
         view=view,
     )
     return Answered(dataset=dataset, film=film, reason=None, thumbnail=image.thumbnail)
@@ -167,3 +170,34 @@ def film_of(
         view=view,
         middle=reading.middle,
     )
+
+
+def describe_ratio(
+    ratio: CardiothoracicRatio | None, header: FilmHeader, spacing: tuple[float, float] | None
+) -> CardiothoracicRatio | None:
+    """Add to a ratio its view, why it has no band, and the size of its pixels; spacing: see `calibrated_spacing`.
+
+    Usual limits are for adults in a PA view: on an AP film the heart is magnified, and a child's heart is wide. An
+    error that was never measured on such films goes first: then the number is meaningless.
+    """
+    if ratio is None:
+        return None
+    view = view_check.projection_of(header)
+    return replace(
+        ratio,
+        view=view,
+        objection=Incomparable.UNMEASURED
+        if ratio.objection is Incomparable.UNMEASURED
+        else _objection(view, header.age_years),
+        mm_per_pixel=None if spacing is None else spacing[0 if ratio.heart.is_vertical else 1],
+    )
+
+
+def _objection(view: View | None, age_years: int | None) -> Incomparable | None:
+    if view is None:
+        return Incomparable.VIEW_UNKNOWN
+    if view is View.AP:
+        return Incomparable.VIEW_AP
+    if age_years is None:
+        return Incomparable.AGE_UNKNOWN
+    return Incomparable.CHILD if age_years < ADULT_YEARS else None

@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from pydicom.sr.codedict import codes
+
 from language.check import Fault, assertions
 from language.sentences import is_not_seen, stated, unstated
 from models.contract import (
@@ -28,11 +30,11 @@ from models.contract import (
     ViewReading,
     WithheldSentence,
 )
+from node.cardiothoracic_ratio import View as Projection
 from node.dicom.film_header import FilmHeader
 from node.domain import FilmView, Note, Reason, TaggedView
 from node.prompt_set import PromptSet
-from node.read import routing
-from node.read.cardiothoracic import view_of
+from node.read import header_words, routing
 from node.read.decoding import Radiograph
 from node.read.model import FilmAnswer, RadiographReader, Reading, SeenFilm
 from node.read.routing import Action, Decision
@@ -46,6 +48,13 @@ _DOUBTS: Final[dict[Note, Doubt]] = {
     Note.TWO_VIEWS: "two_views",
     Note.MAYBE_CHILD: "maybe_child",
 }
+_WORDS: Final = {
+    "PA": Projection.PA,
+    "POSTEROANTERIOR": Projection.PA,
+    "AP": Projection.AP,
+    "ANTEROPOSTERIOR": Projection.AP,
+}
+_CODES: Final = ((codes.SCT.PosteroAnterior, Projection.PA), (codes.SCT.AnteroPosterior, Projection.AP))
 _Answered = TypeVar("_Answered", PromptReading, FilmAnswer)
 
 
@@ -53,10 +62,18 @@ def tag_of(header: FilmHeader) -> TaggedView | None:
     """Return the view that a header names; None if it names none."""
     if routing.says_slanted(header) is not None:
         return "lateral"
-    view = view_of(header)
+    view = projection_of(header)
     if view is None:
         return "frontal" if routing.names_frontal(header) else None
     return view.value
+
+
+def projection_of(header: FilmHeader) -> Projection | None:
+    """Return the projection that a header names; None if it names none, two, or a patient lying on one side."""
+    words = header_words.words(header.view_position) | header_words.words(header.body_part_examined)
+    views = {_WORDS[word] for word in words if word in _WORDS}
+    views |= {view for code in header.view_codes for known, view in _CODES if code == known}
+    return views.pop() if len(views) == 1 and not header_words.names_decubitus(words) else None
 
 
 def film_view(header: FilmHeader | None, picture: ViewReading | None = None) -> FilmView:

@@ -27,9 +27,9 @@ from node.outputs.folder import write_folder
 from node.outputs.source import Source
 from node.outputs.writers import make_report, write_objects
 from node.prompt_set import PromptSet
-from node.read import cardiothoracic, prompts
+from node.read import prompts, view_check
 from node.read.decoding import Radiograph
-from node.read.film import answer_film
+from node.read.film import answer_film, describe_ratio
 from node.read.framing import Framing, Turn
 from node.read.model import RadiographReader, Reading, open_configured, open_reader
 from node.store.spool import Spool
@@ -169,7 +169,7 @@ def test_a_line_is_placed_on_the_stored_film(framing: Framing, line: MeasuredLin
 def test_the_view_is_the_one_that_the_header_names(changes: dict[str, object], view: View | None) -> None:
     header = parse_header(films.changed(samples.cr(), changes))
 
-    assert cardiothoracic.view_of(header) == view
+    assert view_check.projection_of(header) == view
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_the_view_is_the_one_that_the_header_names(changes: dict[str, object], v
 def test_only_an_adult_in_pa_view_can_be_compared(view: str, age: int | None, objection: Incomparable | None) -> None:
     measured = samples.ratio(view=None, objection=Incomparable.VIEW_UNKNOWN)
 
-    described = cardiothoracic.describe(measured, replace(_header(view), age_years=age), None)
+    described = describe_ratio(measured, replace(_header(view), age_years=age), None)
 
     assert described is not None
     assert described.objection == objection
@@ -198,7 +198,7 @@ def test_millimeters_follow_the_axis_of_the_lines() -> None:
     across = samples.ratio()
     upright = replace(across, heart=_turned(across.heart), thorax=_turned(across.thorax))
 
-    described = [cardiothoracic.describe(ratio, _header("PA"), (0.2, 0.1)) for ratio in (across, upright)]
+    described = [describe_ratio(ratio, _header("PA"), (0.2, 0.1)) for ratio in (across, upright)]
 
     assert [ratio.mm_per_pixel for ratio in described if ratio] == [0.1, 0.2]  # between columns, between rows
     assert len({ratio.value for ratio in described if ratio}) == 1
