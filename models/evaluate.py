@@ -55,10 +55,11 @@ def main(arguments: list[str]) -> int:
     from models.lab.evaluation.command import evaluate
     from models.lab.evaluation.document import markdown
 
-    if options.analysis is not None and options.tasks != (ALL,):
+    if options.analysis is not None and options.task != (ALL,):
         print("error: the file of --analysis names its task; leave out --task", file=sys.stderr)
         return 2
-    request = Request(**{entry.name: getattr(options, entry.name) for entry in fields(Request)})
+    others = [entry.name for entry in fields(Request) if entry.name != "tasks"]
+    request = Request(tasks=options.task, **{name: getattr(options, name) for name in others})
 
     def measure() -> int:
         with progress.on(sys.stderr) as report:
@@ -117,7 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--task",
-        dest="tasks",
         type=_tasks,
         default=(ALL,),
         metavar="NAME,...",

@@ -197,7 +197,10 @@ def identity(truths: Sequence[Truth]) -> Figures:
     """Baseline of `region_classification`: the frequency of each finding in a region of that name."""
     held = {name: [truth for truth in truths if name in truth.region_findings] for name in anatomy.REGIONS}
     shares = {
-        name: [np.mean([key in truth.region_findings[name] for truth in films]) for key in FINDINGS]
+        name: [
+            np.mean([key in truth.region_findings[name] for truth in films if key in truth.judged] or [False])
+            for key in FINDINGS
+        ]
         for name, films in held.items()
         if films
     }
