@@ -14,7 +14,7 @@ import pytest
 from models.checkpoint.card import section
 from models.checkpoint.files import CARD, verify
 from models.decisions import ThresholdChange
-from models.lab.evaluation.card import main
+from models.lab.evaluation.card import PLOTS, main
 from models.lab.evaluation.document import read_evaluation
 from models.lab.evaluation.request import SHARES
 from models.manifest import WEIGHTS, read_manifest, write_manifest
@@ -42,18 +42,22 @@ def test_the_shipped_card_is_short() -> None:
 def test_the_shipped_card_shows_the_evaluations_beside_it() -> None:
     """All figures, places too, byte for byte as the template writes them."""
     shown = (VOCABULARIES.parent / CARD).read_text(encoding="utf-8")
-    measured = sorted((VOCABULARIES.parent / "card").glob("*.json"))
+    paths = sorted((VOCABULARIES.parent / "card").glob("*.json"))
+    documents = [read_evaluation(path) for path in paths]
 
-    assert len(measured) == 4
-    for path in measured:
-        written = section(
+    films = [
+        section(
             "films",
-            document=read_evaluation(path),
+            document=document,
             shares=SHARES,
             pictures=re.findall(rf"!\[(.+)\]\((card/{path.name[0]}-.+)\)", shown),
             figures=f"card/{path.name}",
         )
-        assert written in shown, path.name
+        for path, document in zip(paths, documents, strict=True)
+    ]
+
+    assert len(films) == 4
+    assert shown.endswith("\n" + section("measured", films=films, documents=documents, plots=PLOTS))
 
 
 def evaluation(folder: Path, directory: Path, **changes: object) -> Path:

@@ -31,8 +31,7 @@ from models.manifest import WEIGHTS, Manifest, read_manifest, write_manifest
 FOLDER: Final = "card"
 HEADING: Final = "## Measured"
 _PERFORMANCE: Final = "- Performance: below, under Measured."
-_WORST: Final = 3
-_PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
+PLOTS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "detection": ("per_class", "Average precision by finding", "", ""),
     "anatomy": ("per_region", "IoU by region; gray: best constant box", "best_constant_box", "per_region"),
     "region_classification": ("per_finding", "AUROC by finding, mean of regions", "", ""),
@@ -104,7 +103,8 @@ def fill_card(directory: Path, evaluations: Sequence[Evaluation]) -> None:
     measured = section(
         "measured",
         films=[_figures(directory, evaluation, number=number) for number, evaluation in enumerate(evaluations, 1)],
-        lowest=list(_lowest(evaluations)),
+        documents=[evaluation.document for evaluation in evaluations],
+        plots=PLOTS,
     )
     head = with_line(text.partition(HEADING)[0].rstrip(), "- Performance:", _PERFORMANCE)
     # Those of patient films come before those of phantoms.
@@ -142,8 +142,8 @@ def _plots(directory: Path, evaluation: Evaluation, task: str, *, number: int) -
     from models.lab.evaluation import plots
 
     made, drawn = inner(evaluation.tasks, task), dict[str, str]()
-    if task in _PLOTS:
-        table, title, reference, beside = _PLOTS[task]
+    if task in PLOTS:
+        table, title, reference, beside = PLOTS[task]
         marks = _numbers(inner(inner(inner(made, "references"), reference), beside)) if reference else None
         drawn[task] = plots.bars(title, _numbers(inner(made, table)), references=marks)
     points = made.get("reliability")
@@ -162,25 +162,6 @@ def _pictures(directory: Path, evaluation: Evaluation, *, number: int) -> Iterat
         path = f"{FOLDER}/{number}-{picture.name}"
         shutil.copyfile(picture, directory / path)
         yield picture.stem, path
-
-
-def _lowest(own: Sequence[Evaluation]) -> Iterator[tuple[object, list[str]]]:
-    """Yield films, and of each figure the lowest values; not of what a table of patient films has by finding.
-
-    One value alone is the mean, which stands above.
-    """
-    for evaluation in own:
-        is_drawn, figures = str(evaluation.document["data"]).startswith(PHANTOMS), list[str]()
-        for task, (table, title, *_) in _PLOTS.items():
-            if task == "films" and not is_drawn:
-                continue
-            values = _numbers(inner(inner(evaluation.tasks, task), table))
-            known = sorted((value, name) for name, value in values.items() if value is not None)[:_WORST]
-            if len(known) > 1:
-                worst = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for value, name in known)
-                figures.append(f"{title.partition(';')[0]}: {worst}")
-        if figures:
-            yield evaluation.document["data"], figures
 
 
 def _numbers(table: Mapping[str, object]) -> dict[str, float | None]:
