@@ -110,7 +110,7 @@ def _save(folder: Path, seed: int, *, side: int, as_dicom: bool, others: bool) -
 
         made = dicom.film(seed) if kind is None else dicom.other(seed, kind)
         made.dataset.save_as(folder / f"{stem}.dcm", enforce_file_format=True)
-        return truth_line(made.phantom, f"{stem}.dcm", columns=made.columns, rows=made.rows)
+        return truth_line(made.phantom, f"{stem}.dcm", columns=made.dataset.Columns, rows=made.dataset.Rows)
     film = phantom(seed, side) if kind is None else other_film(seed, kind, side)
     _, png = cv2.imencode(".png", film.pixels)
     (folder / f"{stem}.png").write_bytes(png.tobytes())

@@ -288,7 +288,7 @@ def test_the_node_leaves_other_films_alone(
 def test_truth_lies_in_pixels_of_the_whole_film() -> None:
     made = dicom.film(SEED, replace(stored(), rows=480))
 
-    line = truth_line(made.phantom, "film.dcm", columns=made.columns, rows=made.rows)
+    line = truth_line(made.phantom, "film.dcm", columns=made.dataset.Columns, rows=made.dataset.Rows)
     boxes = line["boxes"]
 
     assert isinstance(boxes, list)

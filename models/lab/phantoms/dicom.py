@@ -53,12 +53,10 @@ _VIEWS: Mapping[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DicomFilm:
-    """A phantom and its DICOM object. columns, rows: the object's size; the phantom's square is in its middle."""
+    """A phantom and its DICOM object, in whose middle the phantom's square is."""
 
     phantom: Phantom
     dataset: Dataset
-    columns: int
-    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +92,7 @@ def film(seed: int, stored: Format | None = None) -> DicomFilm:
     left, top = (columns - min(columns, rows)) // 2, (rows - min(columns, rows)) // 2
     square = gray[top : top + min(columns, rows), left : left + min(columns, rows)]
     truth = truth_of(drawn, (square >> 8).astype(np.uint8))
-    return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, "CHEST"), columns=form.columns, rows=form.rows)
+    return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, "CHEST"))
 
 
 def other(seed: int, kind: OtherKind, stored: Format | None = None) -> DicomFilm:
@@ -104,7 +102,7 @@ def other(seed: int, kind: OtherKind, stored: Format | None = None) -> DicomFilm
     gray = other_gray(seed, kind, columns=columns, rows=rows)
     truth = other_film(seed, kind, min(columns, rows))
     part = {"lateral": "CHEST", "blank": "CHEST", "noise": "CHEST"}.get(kind, kind.upper())
-    return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, part), columns=form.columns, rows=form.rows)
+    return DicomFilm(phantom=truth, dataset=_dataset(truth, gray, form, part))
 
 
 def _drawn_size(form: Format) -> tuple[int, int]:
