@@ -1,12 +1,12 @@
 """Plans what a film will show before any of it is drawn, so that no finding hides another.
 
 The lungs have six zones, and findings that would hide others take the zones they need first. A drawn finding may
-therefore find no free zone; the odds are set so that each of the ten is on 30 of 100 films (`ODDS`).
+therefore find no free zone; the odds are set so that each of the ten is on 30 of 100 films (`_PLANNERS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,19 +19,6 @@ Zone = Literal["upper", "mid", "lower"]
 ZONES: tuple[Zone, Zone, Zone] = ("upper", "mid", "lower")
 HEALTHY = 0.1
 """The share of films without any finding."""
-ODDS: Mapping[FindingKey, float] = {
-    "pleural_effusion": 0.33,
-    "pneumothorax": 0.33,
-    "atelectasis": 0.47,
-    "consolidation": 0.36,
-    "lung_lesion": 0.37,
-    "lung_opacity": 0.38,
-    "edema": 0.40,
-    "cardiomegaly": 0.34,
-    "fracture": 0.34,
-    "support_devices": 0.34,
-}
-"""How often each finding is drawn for a film that is not healthy, in the order in which they take zones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +52,8 @@ def plan_of(seed: int) -> FilmPlan:
     supine = stream.chance(0.42)
     healthy = stream.chance(HEALTHY)
     room = _Room(stream=stream, supine=supine, free={(side, zone) for side in SIDES for zone in ZONES})
-    thrown = [key for key, odds in ODDS.items() if stream.chance(odds) and not healthy]
-    planned = [entry for key in thrown for entry in _PLANNERS[key](room)]
+    thrown = [planner for odds, planner in _PLANNERS if stream.chance(odds) and not healthy]
+    planned = [entry for planner in thrown for entry in planner(room)]
     numbered = (
         Planned(finding=key, kind=kind, side=side, zone=zone, severity=severity, number=number)
         for number, (key, kind, side, zone, severity) in enumerate(planned)
@@ -209,15 +196,16 @@ def _devices(room: _Room) -> Iterator[_Drawn]:
         yield "support_devices", kind, side, None, "mild"
 
 
-_PLANNERS = {
-    "pleural_effusion": _effusion,
-    "pneumothorax": _pneumothorax,
-    "atelectasis": _atelectasis,
-    "consolidation": _consolidation,
-    "lung_lesion": _lesion,
-    "lung_opacity": _opacity,
-    "edema": _edema,
-    "cardiomegaly": _cardiomegaly,
-    "fracture": _fracture,
-    "support_devices": _devices,
-}
+_PLANNERS = (
+    (0.33, _effusion),
+    (0.33, _pneumothorax),
+    (0.47, _atelectasis),
+    (0.36, _consolidation),
+    (0.37, _lesion),
+    (0.38, _opacity),
+    (0.40, _edema),
+    (0.34, _cardiomegaly),
+    (0.34, _fracture),
+    (0.34, _devices),
+)
+"""How often each finding is drawn for a film that is not healthy, in the order in which they take zones."""
