@@ -109,9 +109,7 @@ def add_lesion(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArra
 
 def add_edema(scene: Scene, planned: Planned, stream: RandomStream) -> ByteArray:
     """Blur a lung around its hilum, thicken its vessels, and draw Kerley lines at its edge."""
-    if planned.side is None:
-        raise ValueError("edema is drawn lung by lung")
-    side, body = planned.side, scene.body
+    side, body = _side(planned), scene.body
     strength = {"mild": 0.34, "moderate": 0.48, "severe": 0.64}[planned.severity] * stream.between(0.93, 1.07)
     reach = {"mild": 0.42, "moderate": 0.5, "severe": 0.6}[planned.severity]
     u, v = hilum_of(body, side)
