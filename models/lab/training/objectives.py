@@ -234,7 +234,9 @@ def presence(forward: Forward) -> Tensor:
 
     The likelihood of a mined label includes its error rates (`stages.MinedLabels`).
     """
-    decided = torch.sigmoid(_decisions(forward, forward.decoded_classes))
+    # Of each class by its own feature.
+    logits = forward.heads.decide(forward.decoded_classes, forward.positive, forward.negative)
+    decided = torch.sigmoid(logits.diagonal(dim1=1, dim2=2))
     rates, classes = forward.stage.mined, [forward.catalog.classes[number].name for number in forward.classes]
     invented = decided.new_tensor([rates.invented_by_class.get(name, rates.invented) for name in classes])
     labelled = decided * (1 - rates.missed) + (1 - decided) * invented
@@ -253,11 +255,6 @@ def region_presence(forward: Forward) -> Tensor:
     known = forward.batch.region_known[:, forward.regions][:, :, forward.classes]
     losses = functional.binary_cross_entropy_with_logits(logits, present.float(), reduction="none")
     return mean_by_film(losses.flatten(1), known.flatten(1))
-
-
-def _decisions(forward: Forward, features: Tensor) -> Tensor:
-    """Return the logit of each class by its own feature: [F, C', dim] to [F, C']."""
-    return forward.heads.decide(features, forward.positive, forward.negative).diagonal(dim1=1, dim2=2)
 
 
 LOSSES: Mapping[Objective, Loss] = {

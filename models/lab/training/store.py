@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -136,7 +136,8 @@ def _film_makers(films: FilmSource, folder: Path, *, data: Data, report: Progres
         with replacing(index) as file:
             np.save(file, places)
     for path, places in _cut(index, np.load(index), data=data):
-        yield path, partial(_write_films, path, Path(films.file), places, data.side, data.jpeg)
+        read = partial(read_films, Path(films.file), places, side=data.side, jpeg=data.jpeg)
+        yield path, partial(_write, path, read, count=len(places), side=data.side)
 
 
 def _index(films: FilmSource, folder: Path) -> Path:
@@ -159,25 +160,20 @@ def _phantom_makers(data: Data, folder: Path) -> Iterator[_Maker]:
     for start in range(data.first_seed - data.first_seed % _SHELF, end, _SHELF):
         seeds = range(max(start, data.first_seed), min(start + _SHELF, end))
         path = folder / f"phantoms-{program}-{data.side}-{seeds.start:07}-{len(seeds)}"
-        yield path, partial(_write_phantoms, path, seeds, data.side)
+        yield path, partial(_write, path, partial(_phantoms, seeds, data.side), count=len(seeds), side=data.side)
 
 
-def _write_films(path: Path, file: Path, places: Places, side: int, jpeg: bool) -> None:
-    _write(path, read_films(file, places, side=side, jpeg=jpeg), count=len(places), side=side)
+def _phantoms(seeds: range, side: int) -> Iterator[TrainingFilm]:
+    for film in (phantom(seed, side=side) for seed in seeds):
+        yield TrainingFilm(pixels=film.pixels, line=line_of(film))
 
 
-def _write_phantoms(path: Path, seeds: range, side: int) -> None:
-    films = (phantom(seed, side=side) for seed in seeds)
-    made = (TrainingFilm(pixels=film.pixels, line=line_of(film)) for film in films)
-    _write(path, made, count=len(seeds), side=side)
-
-
-def _write(path: Path, films: Iterable[TrainingFilm], *, count: int, side: int) -> None:
+def _write(path: Path, films: Callable[[], Iterator[TrainingFilm]], *, count: int, side: int) -> None:
     """Write a shard film by film; its labels get their final name last."""
     with replacing(path.with_suffix(".jsonl")) as lines, replacing(path.with_suffix(".npy")) as pixels:
         header = {"descr": "|u1", "fortran_order": False, "shape": (count, side, side)}
         np.lib.format.write_array_header_1_0(pixels, header)
-        for film in films:
+        for film in films():
             pixels.write(film.pixels.tobytes())
             lines.write(f"{json.dumps(film.line)}\n".encode())
 
