@@ -139,11 +139,6 @@ def check_sizes(contents: Contents, sizes: NetworkSizes) -> None:
                 raise ModelError(f"{contents.config_place}: {key} is {found!r}, but {weight} says {told}")
 
 
-def heads_of(contents: Contents) -> int:
-    """Return the number of heads of detector and post decoder, which no shape shows (spec §12)."""
-    return _whole(contents, "n_head")
-
-
 def beta_of(contents: Contents) -> float:
     """Return the exponent of the soft boxes."""
     found = next(_values(contents.config, "detector.soft_roi_beta"), None)
@@ -303,7 +298,7 @@ def _sizes(
         return published.with_language_model(base, state, heads=heads)
     return published.sizes_of(
         state,
-        heads=heads_of(contents),
+        heads=_whole(contents, "n_head"),
         generator_heads=heads,
         max_length=max_length_of(contents),
         beta=beta_of(contents),

@@ -77,7 +77,7 @@ def bring(
 def check_place(directory: Path) -> None:
     """Refuse early a place to which the finished folder could not be renamed. Raises ModelError."""
     if os.path.lexists(directory):
-        raise ModelError(f"{directory} exists already; name a new directory, or remove it first")
+        raise ModelError(f"{directory} exists already; name a new directory, or delete it first")
     above = next(parent for parent in directory.absolute().parents if os.path.lexists(parent))
     if not above.is_dir():
         raise ModelError(f"{above} is not a folder; name a new directory elsewhere")
@@ -107,6 +107,7 @@ def _name_of(found: Found, contents: Contents) -> str:
 def new_directory(directory: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `directory` on success; on failure it is removed with its contents."""
     directory = directory.absolute()
+    parents = [parent for parent in directory.parents if not parent.exists()]
     aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.part")
     try:
         aside.mkdir(parents=True)
@@ -116,6 +117,9 @@ def new_directory(directory: Path) -> Iterator[Path]:
         aside.rename(directory)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
+        for parent in parents:
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
         raise
     sync(directory.parent)
 

@@ -340,7 +340,7 @@ def test_whatever_stops_it_leaves_nothing_behind(
     with pytest.raises(failure):
         bring(archive, model, gpt2_heads=HEADS, report=stop)
 
-    assert not any(model.parent.iterdir())
+    assert not model.parent.exists()
 
 
 def test_a_full_disk_is_exit_1_and_leaves_nothing_behind(folder: Path, model: Path, repository: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_full_disk_is_exit_1_and_leaves_nothing_behind(folder: Path, model: Pa
 
     assert done.returncode == 1
     assert "failed: [Errno 27] File too large" in done.stderr
-    assert not any(model.parent.iterdir())
+    assert not model.parent.exists()
 
 
 def test_the_heads_of_gpt2_are_never_guessed(archive: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
