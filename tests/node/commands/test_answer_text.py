@@ -57,5 +57,5 @@ def test_sentence_reason_places_and_notes_follow() -> None:
         '    "There is edema."',
         "    The network also calls the whole film normal.",
         "    at 10, 21, 300, 400, score 0.61",
-        "    Note: its picture looks rotated; it was read as it is.",
+        "    The picture looks rotated.",
     ]
