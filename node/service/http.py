@@ -144,14 +144,20 @@ class _PageThread:
             self._page = asyncio.get_running_loop().run_in_executor(self._executor, self._compute)
             self._page.add_done_callback(lambda page: page.cancelled() or page.exception())  # if all have gone
         page = self._page
-        await asyncio.wait((page,), timeout=self._limit_seconds)
-        if not page.done():
-            return self._refuse(request, 503, f"{self._path} took more than {self._limit_seconds:g} s")
+        gone: asyncio.Future[None] = asyncio.ensure_future(_wait_for_disconnect(request))
+        either: tuple[asyncio.Future[Response] | asyncio.Future[None], ...] = (page, gone)
         try:
-            shared = page.result()  # compressing a response changes its headers
+            await asyncio.wait(either, timeout=self._limit_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if page.done():
+                shared = page.result()  # compressing a response changes its headers
+                return Response(shared.body, shared.status_code, media_type=shared.media_type)
+            if gone.done():
+                return Response(status_code=503)  # never sent
+            return self._refuse(request, 503, f"{self._path} took more than {self._limit_seconds:g} s")
         except Exception as error:  # a boundary: databases and disks raise errors of many classes
             return self._refuse(request, 500, f"{self._path} failed: {where(error)}")
-        return Response(shared.body, shared.status_code, media_type=shared.media_type)
+        finally:
+            gone.cancel()
 
     def close(self) -> None:
         """Let the thread end when its computation does."""
@@ -193,6 +199,12 @@ def _ready_page(ready: Readiness) -> Response:
 def _metrics_page(metrics: Metrics) -> Response:
     content, media_type = metrics.page()
     return Response(content, media_type=media_type)
+
+
+async def _wait_for_disconnect(request: Request) -> None:
+    """Wait until the client has closed the connection. Ignore the body that it may send before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _tls(settings: HttpSettings, metrics: Metrics) -> ServerTls | None:
