@@ -245,7 +245,7 @@ def test_a_study_whose_thread_ends_again_and_again_is_parked(
 def test_rounds_that_wait_for_a_lost_one_make_no_busy_loop(
     tmp_path: Path, archive: ReceivingArchive, settings: Settings
 ) -> None:
-    late = films.as_another(FILM, "late")
+    late = films.as_another(films.thumbnail(), "late")
     with Service(settings) as node:
         hold = tmp_path / "hold"
         hold.touch()
