@@ -202,7 +202,7 @@ def _metrics_page(metrics: Metrics) -> Response:
 
 
 async def _wait_for_disconnect(request: Request) -> None:
-    """Wait until the client has closed the connection. Ignore the body that it may send before."""
+    """Wait until the client, or a stop of the server, has closed the connection. Ignore a body that comes before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
