@@ -15,7 +15,7 @@ November. The node's own times are converted to it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import tzinfo
 from io import BytesIO
 from typing import Final, TypedDict, cast
@@ -144,6 +144,20 @@ def evidence_of(report: Report, reference: ObjectReference | OutputObject) -> Da
     item.SOPClassUID = reference.sop_class_uid
     item.SOPInstanceUID = reference.sop_instance_uid
     return evidence(report, item)
+
+
+def keep_predecessors(dataset: Dataset, uids: Collection[str]) -> None:
+    """Leave only those predecessors in a report that have some UIDs (PS3.3 C.17.2.2)."""
+    for study in dataset.get("PredecessorDocumentsSequence", ()):
+        for series in study.ReferencedSeriesSequence:
+            series.ReferencedSOPSequence = [
+                item for item in series.ReferencedSOPSequence if item.ReferencedSOPInstanceUID in uids
+            ]
+        study.ReferencedSeriesSequence = [
+            series for series in study.ReferencedSeriesSequence if series.ReferencedSOPSequence
+        ]
+        if not study.ReferencedSeriesSequence:
+            del dataset.PredecessorDocumentsSequence
 
 
 def complete(dataset: Dataset, report: Report, source: Dataset) -> None:

@@ -15,7 +15,7 @@ from pydicom.uid import UID
 from node import plugins
 from node.domain import About, Film, ModelIdentity, OutputObject, Report, derive_uid
 from node.output_kinds import OUTPUTS, Written
-from node.outputs import rejection
+from node.outputs import document, rejection
 from node.outputs.source import Source
 from node.outputs.sr.items import BASIC_TEXT, COMPREHENSIVE, COMPREHENSIVE_3D, FORMS
 from node.outputs.sr.text_report import TEMPLATE as TEXT
@@ -200,23 +200,12 @@ def first_of_series(written: Written, known: Collection[OutputObject]) -> Writte
 
 
 def replace_what_all_have(written: Written, earlier: Iterable[OutputObject], receivers: Collection[str]) -> None:
-    """Leave only those predecessors in a report that all its receivers have, or may have, and not the report itself.
+    """Leave only those predecessors in a report that all its receivers have, or may have.
 
     earlier: the reports that it may replace, with their receivers
     """
-    dataset = written.dataset
     had = {output.sop_instance_uid for output in earlier if set(receivers) <= set(output.receivers)}
-    had.discard(dataset.SOPInstanceUID)  # which a repeated round may have among its earlier reports
-    for study in dataset.get("PredecessorDocumentsSequence", ()):
-        for series in study.ReferencedSeriesSequence:
-            series.ReferencedSOPSequence = [
-                item for item in series.ReferencedSOPSequence if item.ReferencedSOPInstanceUID in had
-            ]
-        study.ReferencedSeriesSequence = [
-            series for series in study.ReferencedSeriesSequence if series.ReferencedSOPSequence
-        ]
-        if not study.ReferencedSeriesSequence:
-            del dataset.PredecessorDocumentsSequence
+    document.keep_predecessors(written.dataset, had)
 
 
 def _in_series(written: Written, known: Collection[OutputObject]) -> Iterator[OutputObject]:

@@ -252,7 +252,9 @@ def document_of(draft: Draft, report: Report, tree: Tree, *, zone: ZoneInfo) -> 
     document.complete(dataset, report, patient)
     dataset.ContentDate, dataset.ContentTime = document.local_time(dataset, report, zone)
     document.seal(dataset, report, sources=[str(film.SOPInstanceUID) for film in films], zone=zone)
-    # The UID is known only now, and depends on neither version nor predecessors.
+    # The UID is known only now, and depends on neither version nor predecessors. A repeated round has itself as one.
+    older = {earlier.sop_instance_uid for earlier in draft.replaced}
+    document.keep_predecessors(dataset, older - {dataset.SOPInstanceUID})
     if (version := report.version(str(dataset.SOPInstanceUID), draft.subject, kinds=FORMS)) > 1:
         dataset.ContentSequence = _separate(tree(version)).ContentSequence
     return Written(kind=form.kind, dataset=dataset, subject=draft.subject, template=draft.template, part=report.part)
