@@ -26,6 +26,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("matplotlib", "pycocotools", "rouge_score", "sacrebleu", "sklearn"), "evaluate"),
     **dict.fromkeys(("ensemble_boxes", "pysbd"), "paper"),
     "scipy": "train",
+    "transformers": "paper",
 }
 """The extra of each package that some commands need and a node does not."""
 

@@ -142,17 +142,11 @@ def _labeler_of_texts(request: Request, published: Sequence[PublishedTask]) -> L
         if not has_texts:
             raise ModelError(f"--metric-files is for the tasks {', '.join(TEXT_TASKS)}; name one, or leave it out")
         check_folder(request.metric_files)
-    return _labeler(request.labeler or RULES)
-
-
-def _labeler(name: str) -> Labeler:
-    if name == RULES:
+    if request.labeler in (None, RULES):
         return RuleLabeler()
-    try:
-        from models.lab.evaluation.published.chexbert import ChexbertLabeler
-    except ModuleNotFoundError as error:
-        raise ModelError(f"{error.name} is missing; run pip install -c constraints.txt '.[paper]'") from error
-    return ChexbertLabeler(Path(name.removeprefix(CHEXBERT)))
+    from models.lab.evaluation.published.chexbert import ChexbertLabeler  # needs the extra `paper`
+
+    return ChexbertLabeler(Path(str(request.labeler).removeprefix(CHEXBERT)))
 
 
 def _data(request: Request) -> PhantomSet | Path:
