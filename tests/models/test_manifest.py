@@ -12,12 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.contract import FindingState, Trusted
-from models.decisions import Band, Decisions, Measurement, PhantomThreshold, PlaceRule, RatioError
+from models.contract import ChangeError, FindingState, Trusted
+from models.decisions import (
+    Band,
+    Decisions,
+    Measurement,
+    PhantomThreshold,
+    PlaceRule,
+    RatioError,
+    Readout,
+    ThresholdChange,
+)
 from models.errors import ModelError
 from models.manifest import (
     MANIFEST,
     PUBLISHED_SIZES,
+    Ages,
     DetectionRule,
     InputRule,
     Manifest,
@@ -26,6 +36,7 @@ from models.manifest import (
     write_manifest,
 )
 from models.reading.decision import decide, is_ratio_measured, is_ratio_trusted
+from models.views import ViewRule
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Cf"]), max_size=40)
 fractions = st.floats(0, 1)
@@ -156,6 +167,9 @@ def test_only_a_tuned_detection_is_written_to_the_manifest(tmp_path: Path) -> No
 
     assert read_manifest(tmp_path) == replace(manifest(), detection=rule)
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
+    merging = replace(manifest(), decisions=replace(manifest().decisions, merge_overlap=0.4, most_boxes=2))
+    write_manifest(tmp_path, merging)
+    assert read_manifest(tmp_path) == merging
 
 
 def test_thresholds_of_both_kinds_of_films_are_kept(tmp_path: Path) -> None:
@@ -269,6 +283,8 @@ HIGH = replace(BAND, lower=0.75)
 ERROR = RatioError(measured_on="phantoms", films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05)
 PLACE = PlaceRule(measured_on="hospital", least=0.5, told=2, right=1)
 DRAWN = PhantomThreshold(threshold=0.4, positives=3, negatives=7)
+CHANGE = ThresholdChange(finding="edema", before=0.5, after=0.6, reason="why", by="anna", at="2026-01-01T00:00:00Z")
+UNCHANGED = ChangeError(measured_on="hospital", films=30, extent=0.1, probability=0.1)
 
 
 @pytest.mark.parametrize(
@@ -289,6 +305,27 @@ DRAWN = PhantomThreshold(threshold=0.4, positives=3, negatives=7)
         (PLACE, {"measured_on": "phantoms"}, "measured_on"),
         (PLACE, {"measured_on": " "}, "measured_on"),
         (PLACE, {"right": 3}, "right"),
+        (PLACE, {"least": 1.2}, "least"),
+        (HOSPITAL, {"threshold": 1.2}, "threshold"),
+        (DRAWN, {"threshold": 1.2}, "threshold"),
+        (DRAWN, {"negatives": 0}, "negatives"),
+        (Readout(slope=1.0, offset=0.0), {"slope": 0.0}, "slope"),
+        (Readout(slope=1.0, offset=0.0), {"offset": float("inf")}, "offset"),
+        *((CHANGE, {key: " "}, f"{key} must not be blank") for key in ("finding", "reason", "by")),
+        (CHANGE, {"after": 1.2}, "after"),
+        (CHANGE, {"at": "yesterday"}, "isoformat"),
+        (UNCHANGED, {"measured_on": ""}, "measured_on"),
+        (UNCHANGED, {"films": 0}, "films"),
+        (UNCHANGED, {"extent": 1.2}, "extent"),
+        (ViewRule(temperature=1.0, certain=0.9, mirrored=0.5, rotated=0.5), {"temperature": 0.0}, "temperature"),
+        (ViewRule(temperature=1.0, certain=0.9, mirrored=0.5, rotated=0.5), {"rotated": 1.2}, "rotated"),
+        (Ages(), {"least": -1}, "least"),
+        (Ages(least=18), {"most": 17}, "least"),
+        (DetectionRule(), {"scales": {"edema": 0.0}}, "scales.edema"),
+        (DetectionRule(), {"temperature": 0.0}, "temperature"),
+        (ReportRule(), {"max_sentences": 0}, "max_sentences"),
+        (InputRule(size=224, mean=0.5, std=0.2, resize="direct"), {"std": 0.0}, "std"),
+        (DECISIONS, {"most_boxes": 0}, "most_boxes"),
         (DECISIONS, {"thresholds": {"fracture": 0.7}}, "measurements.edema belongs to no threshold"),
         (DECISIONS, {"measurements": {"edema": replace(HOSPITAL, band=HIGH)}}, "edema.band.lower (0.75) must not be"),
         (DECISIONS, {"phantoms": {"edema": replace(DRAWN, band=HIGH)}}, "edema.band.lower (0.75) must not be above"),

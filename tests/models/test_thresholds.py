@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -147,6 +147,7 @@ def test_a_change_is_in_table_card_and_manifest(model: Path, capsys: pytest.Capt
         (0.6, 0.7, "three false | alarms a day", "anna"),
         (0.7, 0.65, "too few", "anna"),
     ]
+    assert {datetime.fromisoformat(change.at).utcoffset() for change in manifest.history} == {timedelta(0)}
     card = (model / CARD).read_text(encoding="utf-8")
     kept, now = (text.partition("## Training")[2].rstrip() for text in (before, card))
     assert kept and now.startswith(kept) and card.count("## Thresholds that were chosen again") == 1
@@ -176,6 +177,26 @@ def test_what_cannot_be_set_is_exit_2_and_changes_nothing(
     assert said in capsys.readouterr().err
     assert read_manifest(model) == before
     verify(model, before)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ("edema=0", "why"),
+        ("edema=1.01", "why"),
+        ("edema=nan", "why"),
+        ("edema=high", "why"),
+        ("=0.5", "why"),
+        ("edema=0.5", " "),
+        ("edema=0.5", "x" * 201),
+        ("edema=0.5", "a\u200bb"),
+    ],
+)
+def test_what_is_no_threshold_or_no_reason_is_refused_before_the_model_is_opened(changed: str, reason: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        thresholds.main(["nowhere", "--set", changed, "--reason", reason])
+
+    assert ended.value.code == 2
 
 
 def test_a_changed_file_is_not_given_a_new_hash(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
