@@ -28,8 +28,8 @@ LONGEST_SIDE = 1400
 SHORTEST_SIDE = 480
 """Limits of the longer side of the film, in pixels. A smaller film is enlarged, because the labels would cover it."""
 
-_HEAD_WIDTH = 1200
-"""Width of a head without a film, in pixels."""
+_HEAD_WIDTH, _HEAD_LETTERS = 900, 24
+"""Width of a head without a film, and height of its letters, in pixels."""
 
 NOT_DRAWN: Final = "The film with its boxes could not be drawn, because its pixels could not be decoded again."
 
@@ -64,13 +64,19 @@ def draw(picture: npt.NDArray[np.uint8], film: Film, *, shape: tuple[int, int] =
     line = max(2, longest // 500)
     _outline(image, _scaled(wording.analyzed(film), ratios), color=_SQUARE, line=line, dashed=True)
     _draw_findings(image, film, ratios, used=font(max(14, longest // 70)), line=line)
-    return _framed(image, _head(film), [_legend(film), made])
+    return _framed(image, film, made)
 
 
 def draw_head(film: Film, *, made: str = "") -> Image.Image:
     """Draw only the head of a film that was not read, or whose pixels cannot be decoded again; made: see `draw`."""
-    lines = [*_head(film), NOT_DRAWN] if film.is_read else _head(film)
-    return _framed(Image.new("RGB", (_HEAD_WIDTH, 1)), lines, [made])
+    used = font(_HEAD_LETTERS)
+    lines = [text for line in _head(film) for text in wrapped(line, _HEAD_WIDTH, used)]
+    if film.is_read:
+        lines += wrapped(NOT_DRAWN, _HEAD_WIDTH, used)
+    lines += wrapped(made, _HEAD_WIDTH, used) if made else []
+    image = Image.new("RGB", (_HEAD_WIDTH, len(lines) * line_height(used)))
+    _write_band(image, lines, top=0, used=used)
+    return image
 
 
 def _size(picture: npt.NDArray[np.uint8], shape: tuple[int, int]) -> tuple[int, int]:
@@ -96,12 +102,12 @@ def _draw_findings(image: Image.Image, film: Film, ratios: tuple[float, float], 
             write(image, lines, where, color=_COLORS[finding.state], used=used)
 
 
-def _framed(image: Image.Image, head: Sequence[str], foot: Sequence[str]) -> Image.Image:
-    """Put texts above and below a drawn film."""
+def _framed(image: Image.Image, film: Film, made: str) -> Image.Image:
+    """Put the head above a drawn film, and its legend and origin below it."""
     width, longest = max(image.width, SHORTEST_SIDE), max(image.size)
     large, small = font(max(16, longest // 50)), font(max(14, longest // 70))
-    above = [text for line in head for text in wrapped(line, width, large)]
-    below = [text for line in foot if line for text in wrapped(line, width, small)]
+    above = [text for line in _head(film) for text in wrapped(line, width, large)]
+    below = [text for line in (_legend(film), made) if line for text in wrapped(line, width, small)]
     top, bottom = (len(lines) * line_height(used) for lines, used in ((above, large), (below, small)))
     whole = Image.new("RGB", (width, top + image.height + bottom))
     whole.paste(image, ((width - image.width) // 2, top))
