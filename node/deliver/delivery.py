@@ -38,7 +38,6 @@ _MOST_UNKNOWN: Final = 6  # answers, in half a minute: an answer that is garbled
 _FIRST_PROBE_SECONDS: Final = 1.0
 _LAST_PROBE_SECONDS: Final = 5.0
 _PATIENCE: Final = 4.0  # after a pause of 4 s the next probe comes 1 s later, after 20 s and more 5 s
-_REPORTS: Final = "make sure that its reports reach the node's DICOM port"
 _REMOVED: Final = "the destination is no longer in the settings; add it again and retry, or abandon it"
 
 
@@ -285,7 +284,7 @@ class Sending:
                 raise
             self._park_open(open_, attempt, "unforeseen", reason=where(caught))
         if time.time() > _end(settings, started):
-            reason = error or f"{settings.name} never reported whether it keeps the object; {_REPORTS}"
+            reason = error or sender_of(settings).silence.format(settings.name)
             self._park_open(open_, attempt, "expired", reason=_gave_up(reason, settings))
         return isinstance(error, DestinationDown)
 

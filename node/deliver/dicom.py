@@ -341,4 +341,10 @@ def _no_commitment(destination: DicomDestination) -> str:
     )
 
 
-SENDER: Final[Sender[DicomDestination]] = Sender(send=send, probe=echo, examine=examine, confirm=confirm)
+SENDER: Final[Sender[DicomDestination]] = Sender(
+    send=send,
+    probe=echo,
+    examine=examine,
+    confirm=confirm,
+    silence="{} never reported whether it keeps the object; make sure that its reports reach the node's DICOM port",
+)

@@ -178,4 +178,6 @@ def _values(item: Json, tag: str) -> list[Json]:
     return values if isinstance(values, list) else []
 
 
-SENDER: Final[Sender[DicomwebDestination]] = Sender(send=send, probe=probe, examine=examine, confirm=confirm)
+SENDER: Final[Sender[DicomwebDestination]] = Sender(
+    send=send, probe=probe, examine=examine, confirm=confirm, silence="{} never found the object that it took"
+)

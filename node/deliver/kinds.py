@@ -57,12 +57,14 @@ class Sender(Generic[_D]):
     examine: the checks of `doctor`; sends no output
     confirm: asks whether the destination keeps outputs that it was sent, where its `storage_commitment` is set; None if
         none of the type can tell. Raises RetryLater or GiveUp
+    silence: message on a destination that never confirmed; {} is its name
     """
 
     send: Callable[[bytes, _D, Calling], None]
     probe: Callable[[_D, Calling], None]
     examine: Callable[[_D, Calling], Iterable[Check]]
     confirm: Callable[[Sequence[Delivery], _D, Asking], None] | None = None
+    silence: str = ""
 
 
 def sender_of(destination: DestinationSettings) -> Sender[DestinationSettings]:
