@@ -48,11 +48,15 @@ def check_certificates(settings: Settings) -> Iterator[Check]:
     """Check the node's own certificates, their keys, and the trusted authorities."""
     for table, files in tls_tables(settings):
         name = f"certificate {table}"
-        mistakes = [fault(name, mistake) for mistake in tls.mistakes_in(table, files)]
-        yield from mistakes or _lasting_of(name, files)
+        try:
+            mistakes = [fault(name, mistake) for mistake in tls.mistakes_in(table, files)]
+            yield from mistakes or list(_lasting_of(name, files))
+        except (OSError, ValueError) as error:  # OpenSSL takes forms of files that cannot be read for their dates
+            yield fault(name, f"cannot be read ({tls.complaint(error)}); correct its files")
 
 
 def _lasting_of(name: str, files: TlsTable) -> Iterator[Check]:
+    """Raises OSError or ValueError for a file that cannot be read."""
     ca = tls.ca_of(files)
     if ca is not None:
         yield _lasting(name, f"the authority in {ca}", tls.authorities_days_left(ca))

@@ -129,6 +129,22 @@ def test_every_tls_table_is_looked_at(tmp_path: Path, lasting: Authority, own: I
     ]
 
 
+def test_an_authority_that_only_openssl_reads_hides_no_other_certificate(
+    tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
+) -> None:
+    odd = tmp_path / "trusted.pem"
+    odd.write_text(lasting.certificate.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-"))
+    settings = with_tls(tmp_path, authority.issue("short"), lasting)
+
+    checks = list(check_certificates(replace(settings, destinations=(to_archive(104, tls=TlsSettings(ca=odd)),))))
+
+    assert [(check.name, check.state) for check in checks] == [
+        ("certificate orders.tls", OK),
+        ("certificate orders.tls", NOTE),
+        ("certificate destinations[1].tls", FAULT),
+    ]
+
+
 def test_no_destination_is_a_note(tmp_path: Path) -> None:
     settings = replace(settings_for(tmp_path, archive_port=104), destinations=())
 

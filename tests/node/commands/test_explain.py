@@ -22,7 +22,7 @@ from node.commands.explain.film import ADVICE, FilmExplanation, explain_file, re
 from node.commands.explain.study import StudyExplanation, explain_uid, next_steps
 from node.config import Settings, SiteSettings
 from node.dicom.film_header import parse_header
-from node.domain import OutputObject, Reason, derive_uid
+from node.domain import Note, OutputObject, Reason, derive_uid
 from node.read import routing
 from node.read.routing import Action
 from node.store.ledger_queries import StudyRow
@@ -186,6 +186,14 @@ def test_what_is_no_dicom_object_is_wrong_input(name: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and name in line
+
+
+def test_every_note_of_a_film_is_told(tmp_path: Path) -> None:
+    explanation = of_file(tmp_path, films.thumbnail())
+
+    said = render(replace(explanation, notes=tuple(Note))).splitlines()
+
+    assert [line.split(": ")[0] for line in said if line.startswith("note ")] == [f"note {note}" for note in Note]
 
 
 def test_a_film_whose_uids_are_none_is_explained_without_them(tmp_path: Path) -> None:
