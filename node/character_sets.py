@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
 from typing import Final
 
 LOST: Final = "\ufffd"
@@ -34,33 +33,6 @@ _SEPARATING: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u202
 _NOT_TEXT: Final = re.compile(f"[\x80-\x9f{LOST}]")
 _BETWEEN_LETTERS: Final = re.compile(r"[A-Za-z][^\x00-\x7f]|[^\x00-\x7f][A-Za-z]")
 _OF_MANY_BYTES: Final = frozenset(("shift_jis", "gb2312", "gbk", "gb18030", "euc_kr", "euc_jp", "big5"))
-
-
-_BY_NAME: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("ASCII", "USASCII", "ISO646", "ISOIR6"), "ascii"),
-    **dict.fromkeys(("UTF8", "UNICODE", "UNICODEUTF8", "ISO10646", "ISO10646UTF8"), "utf-8"),
-    **dict.fromkeys(("GB18030", "GB180302000", "ISO2022GB18030"), "gb18030"),
-    **dict.fromkeys(("GBK", "CP936", "ISO2022GBK"), "gbk"),
-    **dict.fromkeys(("GB2312", "EUCCN"), "gb2312"),
-    **dict.fromkeys(("EUCKR", "KSX1001", "KSC5601"), "euc_kr"),
-    **dict.fromkeys(("SHIFTJIS", "SJIS"), "shift_jis"),
-    "BIG5": "big5",
-    "EUCJP": "euc_jp",
-    "KOI8R": "koi8-r",
-    "LATIN1": "iso8859-1",
-}
-_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[013-6])")
-
-
-def squash(name: str) -> str:
-    """Return the name of a character set without blanks and signs, which people write in many ways."""
-    return re.sub("[^A-Z0-9]", "", name.upper())
-
-
-def codec_of(name: str) -> str | None:
-    """Return the codec of a character set by its name without blanks and signs; None if that is unknown."""
-    part = _PART_OF_8859.fullmatch(name)
-    return _BY_NAME.get(name) if part is None else f"iso8859-{part[1]}"
 
 
 def valid(value: bytes, codec: str) -> str | None:

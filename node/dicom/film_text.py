@@ -20,7 +20,7 @@ from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag, Tag
 
-from node.character_sets import LOST, UTF_8, codec_of, is_rather_utf_8, squash, strictly, valid
+from node.character_sets import LOST, UTF_8, is_rather_utf_8, strictly, valid
 from node.dicom import attributes
 from node.domain import Note
 
@@ -46,7 +46,21 @@ _BY_NUMBER: Final[Mapping[str, str]] = {
 }
 """Python's codecs by the registration number of a character set (PS3.3 table C.12-2 to C.12-5)."""
 
+_BY_NAME: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ASCII", "USASCII", "ISO646"), "ascii"),
+    **dict.fromkeys(("UTF8", "UNICODE", "UNICODEUTF8", "ISO10646", "ISO10646UTF8"), "utf-8"),
+    **dict.fromkeys(("GB18030", "GB180302000", "ISO2022GB18030"), "gb18030"),
+    **dict.fromkeys(("GBK", "CP936", "ISO2022GBK"), "gbk"),
+    **dict.fromkeys(("GB2312", "EUCCN"), "gb2312"),
+    **dict.fromkeys(("EUCKR", "KSX1001", "KSC5601"), "euc_kr"),
+    **dict.fromkeys(("SHIFTJIS", "SJIS"), "shift_jis"),
+    "BIG5": "big5",
+    "EUCJP": "euc_jp",
+    "KOI8R": "koi8-r",
+    "LATIN1": "iso8859-1",
+}
 _NUMBERED: Final = re.compile(r"(?:ISO)?(?:2022)?(?:IR)?0*([0-9]+)")
+_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[013-6])")
 _OF_WINDOWS: Final = re.compile(r"(?:WINDOWS|CP)(125[0-8])")
 
 # The code element of each escape sequence of PS3.3 table C.12-3 and C.12-4 that is G1, and its codec.
@@ -132,7 +146,7 @@ def decode(
 
 
 def _sets(terms: Sequence[str]) -> CharacterSets:
-    squashed = list(map(squash, terms)) or [""]
+    squashed = [re.sub("[^A-Z0-9]", "", term.upper()) for term in terms] or [""]
     codecs = ("ascii" if not term else _codec(term) for term in squashed)
     return CharacterSets(
         codecs=tuple(filter(None, codecs)), may_switch=len(squashed) > 1 or squashed[0].startswith("ISO2022")
@@ -141,8 +155,10 @@ def _sets(terms: Sequence[str]) -> CharacterSets:
 
 def _codec(term: str) -> str:
     """Return the codec of a defined term without blanks and signs, also of a misspelled one; "" if it is unknown."""
-    if (named := codec_of(term)) is not None:
-        return named
+    if term in _BY_NAME:
+        return _BY_NAME[term]
+    if (part := _PART_OF_8859.fullmatch(term)) is not None:
+        return f"iso8859-{part[1]}"
     if (page := _OF_WINDOWS.fullmatch(term)) is not None:
         return f"cp{page[1]}"
     number = _NUMBERED.fullmatch(term)

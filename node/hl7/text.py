@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from node.character_sets import codec_of, is_rather_utf_8, squash, strictly, valid
+from node.character_sets import is_rather_utf_8, strictly, valid
 
 SEGMENT_END: Final = "\r"
 HEADER: Final = "MSH"
@@ -46,6 +46,15 @@ NAMES: Final = (*CODECS, *(f"8859/{part}" for part in (10, 11, 13, 14, 16)), "GB
 """The sets that a site may name for messages that name none."""
 _JAPANESE: Final = frozenset(("ISOIR13", "ISOIR14", "ISOIR87", "ISOIR159"))
 _JAPANESE_CODEC: Final = "iso2022_jp_ext"
+_READ: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("ASCII", "USASCII", "ISOIR6"), "ascii"),
+    **dict.fromkeys(("UNICODEUTF8", "UTF8", "UNICODE"), "utf-8"),
+    **dict.fromkeys(("GB180302000", "GB18030"), "gb18030"),
+    **dict.fromkeys(("KSX1001", "EUCKR"), "euc_kr"),
+    "BIG5": "big5",
+}
+"""Codecs by the name of a set without blanks and signs; those of ISO 8859 are matched by their number."""
+_PART_OF_8859: Final = re.compile(r"(?:ISO)?(?:IEC)?8859([1-9]|1[013-6])")
 _ESCAPE: Final = b"\x1b"
 
 
@@ -256,10 +265,10 @@ def _decode(content: bytes, named: Sequence[str], *, default: str) -> tuple[str,
     named: the repetitions of MSH-18, of which the first is active until an escape sequence (2.15.9.18)
     default: the set of a message that names none; "" for ASCII, as the standard has it
     """
-    names = list(map(squash, named))
+    names = [re.sub("[^A-Z0-9]", "", name.upper()) for name in named]
     is_named = any(names)
     if not is_named:
-        names = [squash(default)]
+        names = [re.sub("[^A-Z0-9]", "", default.upper())]
     codec = _codec(names)
     text = None if codec is None else strictly(content, codec)
     utf_8 = strictly(content, "utf-8")
@@ -283,5 +292,11 @@ def _codec(names: Sequence[str]) -> str | None:
     """Return the codec of a text in some sets; None if one is unknown."""
     if _JAPANESE.intersection(names):
         return _JAPANESE_CODEC if {*names} <= {*_JAPANESE, "", "ASCII", "ISOIR6"} else None
-    codecs = [codec_of(name or "ASCII") for name in names]
+    codecs = [_codec_of(name) for name in names]
     return codecs[0] if None not in codecs else None
+
+
+def _codec_of(name: str) -> str | None:
+    if (part := _PART_OF_8859.fullmatch(name)) is not None:
+        return f"iso8859-{part[1]}"
+    return _READ.get(name) if name else "ascii"
