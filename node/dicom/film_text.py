@@ -24,8 +24,10 @@ from node.character_sets import LOST, UTF_8, is_rather_utf_8, strictly, valid
 from node.dicom import attributes
 from node.domain import Note
 
-COPIED: Final = frozenset((*attributes.REQUIRED, *attributes.OPTIONAL, *attributes.REQUESTED, "CodeMeaning"))
-"""The texts that outputs copy; only these are worth a note."""
+COPIED: Final = frozenset((*attributes.REQUIRED, *attributes.OPTIONAL, *attributes.REQUESTED, "CodeMeaning")) - {
+    "PatientSex"
+}
+"""The texts that outputs copy; only these are worth a note. Of the sex they copy known codes alone."""
 
 _CHARACTER_SET: Final = Tag("SpecificCharacterSet")
 _TEXTS: Final = frozenset(("SH", "LO", "ST", "LT", "UC", "UT", "PN", "CS"))

@@ -117,7 +117,7 @@ def _add(item: Dataset, frame: _Frame, annotated: Annotated) -> Iterator[LeftOut
     compound = attributes.text(item, "CompoundGraphicInstanceID")
     key = tracking[1] or (f"compound {compound}" if compound else f"alone {len(annotated.corners)}")
     if isinstance(box, LeftOut):
-        corners = [point for point in points if all(map(math.isfinite, point))]
+        corners = points if all(math.isfinite(number) for point in points for number in point) else []
     else:
         corners = [(box.left, box.top), (box.right, box.bottom)]
     if corners:

@@ -349,7 +349,7 @@ RULES: Final = (
     Rule(
         about="written by this program",
         action=Action.LEAVE,
-        looks_at=("Manufacturer", "ContributingEquipmentSequence"),
+        looks_at=("Manufacturer", "ManufacturerModelName", "ContributingEquipmentSequence"),
         find=_own_object,
     ),
     Rule(

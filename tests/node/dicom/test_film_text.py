@@ -229,8 +229,11 @@ def test_every_copied_text_gets_the_note(tmp_path: Path, keyword: str) -> None:
     assert film_of(answered(tmp_path, {**values, keyword: "Ö-17".encode(UTF)})).notes == RECODED
 
 
-def test_a_text_that_no_output_copies_gets_no_note(tmp_path: Path) -> None:
-    values = {"SpecificCharacterSet": None, "InstitutionName": "Spital Köniz".encode(LATIN)}
+@pytest.mark.parametrize(
+    "values", [{"InstitutionName": "Spital Köniz".encode(LATIN)}, {"PatientSex": "女".encode(UTF)}]
+)
+def test_a_text_that_no_output_copies_gets_no_note(tmp_path: Path, values: Mapping[str, bytes | None]) -> None:
+    values = {"SpecificCharacterSet": None, **values}
 
     assert film_of(answered(tmp_path, values)).notes == ()
 

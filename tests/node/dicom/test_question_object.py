@@ -71,8 +71,8 @@ def test_a_text_without_a_graphic_is_asked_of_the_film() -> None:
     assert asked(report(FILM, group(finding("Edema")))) == [(None, "Edema")]
 
 
-def test_the_segments_of_a_dashed_box_are_one_box() -> None:
-    sides = [[2, 3, 20, 3], [20, 3, 20, 30], [20, 30, 2, 30], [2, 30, 2, 3]]
+def test_the_segments_of_a_dashed_box_are_one_box_without_broken_ones() -> None:
+    sides = [[2, 3, 20, 3], [20, 3, 20, 30], [20, 30, 2, 30], [2, 30, 2, 3], [float("nan"), 1, 1, 1]]
     drawn = state(FILM, graphics=[graphic("POLYLINE", side, tracking=TRACKING) for side in sides])
 
     [question] = question_object.read(drawn).questions
