@@ -298,15 +298,16 @@ def test_a_threshold_is_reached_by_the_film_that_set_it() -> None:
         assert lowest >= threshold
 
 
-def test_the_best_rule_is_found_one_choice_after_the_other() -> None:
+@pytest.mark.parametrize("best", [0.1, 0.35])
+def test_the_best_rule_is_found_one_choice_after_the_other(best: float) -> None:
     def precision(some: DetectionSettings) -> dict[str, float | None]:
-        right = 0.1 * (not some.by_weights) + 0.1 * (some.temperature == 0.2) + 0.1 * (some.overlap == 0.1)
+        right = 0.1 * (not some.by_weights) + 0.1 * (some.temperature == 0.2) + 0.1 * (some.overlap == best)
         heart = 0.5 - abs(some.scales[FINDINGS.index("cardiomegaly")] - 1.3)
         return dict.fromkeys(FINDINGS, right) | {"cardiomegaly": heart + right, "fracture": None}
 
-    chosen = best_rule(DetectionRule(), precision)
+    chosen = best_rule(DetectionRule(overlap=0.35), precision)
 
-    assert chosen == DetectionRule(scored_by="prompts", temperature=0.2, scales={"cardiomegaly": 1.3}, overlap=0.1)
+    assert chosen == DetectionRule(scored_by="prompts", temperature=0.2, scales={"cardiomegaly": 1.3}, overlap=best)
 
 
 NOBODY = np.zeros(0)

@@ -83,10 +83,12 @@ def best_settings(
     start: DetectionSettings,
     scored: Callable[[DetectionSettings], Sequence[DetectionSettings]],
     precision: Callable[[DetectionSettings], Mapping[str, float | None]],
+    *,
+    overlaps: Sequence[float] = OVERLAPS,
 ) -> DetectionSettings:
     """Choose a scale for each class, then how boxes are scored, then the IoU for suppression (spec §9.2).
 
-    scored: the ways to score boxes; precision: the average precision of each class
+    scored: the ways to score boxes; precision: the average precision of each class; overlaps: the IoUs to compare
     Of equals the first, and the scale nearest 1.
     """
 
@@ -101,7 +103,7 @@ def best_settings(
     chosen = best(scored(replace(start, scales=scales)))
     if chosen.merge == "enclose":
         return chosen
-    return best([replace(chosen, overlap=overlap) for overlap in OVERLAPS])
+    return best([replace(chosen, overlap=overlap) for overlap in overlaps])
 
 
 def scored_by(settings: DetectionSettings) -> Literal["prompts", "weights", "both"]:

@@ -82,7 +82,8 @@ def _draw(axes: Axes, case: EvaluationCase, said: Observation, *, rule: InputRul
     axes.imshow(case.gray[top:bottom, left:right], cmap="gray", vmin=0, vmax=1, extent=(0, 1, 1, 0))
     axes.set_axis_off()
     rated = quality(case.truth, said)
-    axes.set_title(case.name[:30] if rated is None else f"{case.name[:30]}  IoU {rated:.2f}", fontsize=7)
+    title = case.name[:30] if rated is None else f"{case.name[:30]}  IoU {rated:.2f}"
+    axes.set_title(title, fontsize=7, parse_math=False)  # a name of a file may have dollar signs
     for key, boxes in case.truth.boxes.items():
         for box in boxes:
             _frame(axes, box, _TRUE, key)

@@ -27,7 +27,7 @@ from models.decisions import PHANTOMS, Band, Decisions, Measurement
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.detection import best_settings, scored_by
+from models.lab.evaluation.detection import OVERLAPS, best_settings, scored_by
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, settings_of
 from models.lab.evaluation.film_classification import LEAST_OF_OTHERS, films_of
 from models.lab.evaluation.statistics import Marks, Scores
@@ -144,7 +144,8 @@ def best_rule(
             *(replace(own, by_prompts=True, by_weights=True, temperature=value) for value in SHARPNESS),
         ]
 
-    best = best_settings(FINDINGS, settings_of(start), scored, precision)
+    before = settings_of(start)
+    best = best_settings(FINDINGS, before, scored, precision, overlaps=(before.overlap, *OVERLAPS))
     return DetectionRule(
         scored_by=scored_by(best),
         temperature=best.temperature,

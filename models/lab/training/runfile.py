@@ -21,8 +21,8 @@ from models.errors import ModelError
 from models.lab.training.stages import Augmentation, Count, NotNegative, Positive, PositiveCount, Share, Stage
 from models.manifest import Ages, NetworkSizes, ViewSizes
 
-PROGRAM: Final = 3
-"""The version of the step's computation: a run that another version began would continue with other losses."""
+PROGRAM: Final = 4
+"""The version of the step's computation: a run that another version began would go on with other losses, or without its log."""
 ClassSet = Literal["chexpert", "vindr", "cig"]
 
 
