@@ -8,10 +8,11 @@ import resource
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -267,6 +268,35 @@ def test_a_postgresql_that_is_away_is_a_fault(settings: Settings) -> None:
     assert check.state is CheckState.FAULT
     assert "storage.database_url" in check.message
     assert "open-sesame" not in check.message
+
+
+@pytest.mark.parametrize(
+    ("changed", "seconds", "found", "said"),
+    [
+        (lambda facts: facts, 0.0, [CheckState.OK], "PostgreSQL 16.1 answers in"),
+        (lambda facts: replace(facts, is_standby=True), 0.0, [CheckState.FAULT], "name the primary"),
+        (lambda facts: replace(facts, forbidden=("chex", "dbos")), 0.0, [CheckState.FAULT], "chex and dbos"),
+        (lambda facts: replace(facts, now=facts.now - HOUR), 0.0, [CheckState.OK, CheckState.NOTE], "differ by 36"),
+        (lambda facts: facts, 1.05, [CheckState.NOTE], "took 1."),
+    ],
+)
+def test_a_postgresql_is_good_slow_or_a_fault(
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: Callable[[database.ServerFacts], database.ServerFacts],
+    seconds: float,
+    found: list[CheckState],
+    said: str,
+) -> None:
+    def ask(_storage: object) -> database.ServerFacts:
+        time.sleep(seconds)
+        return changed(database.ServerFacts(version="16.1", is_standby=False, now=datetime.now(UTC), forbidden=()))
+
+    monkeypatch.setattr(database, "ask_server", ask)
+    checks = list(check_database(on_database(settings, "postgresql://node@nowhere/chex")))
+
+    assert [check.state for check in checks] == found
+    assert said in checks[-1].message
 
 
 def test_a_clock_behind_the_newest_film_or_program_is_a_fault(settings: Settings) -> None:

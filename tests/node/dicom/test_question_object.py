@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 
 import pytest
 from pydicom.dataset import Dataset
 
 from models.contract import Box
-from node.dicom import question_object
+from node.dicom import identity, question_object
 from node.dicom.marked_question import MarkedQuestion
 from node.dicom.question_object import MOST, QuestionObject
+from node.dicom.sr_questions import MOST_ITEMS
 from node.errors import InputError
 from tests.support import films, workstation
 from tests.support.workstation import TRACKING, finding, graphic, group, item, note, rectangle, region, report, state
@@ -54,6 +56,11 @@ def test_display_units_are_parts_of_the_displayed_area() -> None:
     area = zoomed.DisplayedAreaSelectionSequence[0]
     area.DisplayedAreaTopLeftHandCorner, area.DisplayedAreaBottomRightHandCorner = [11, 21], [30, 50]
 
+    other, another = deepcopy(area), Dataset()
+    other.DisplayedAreaTopLeftHandCorner, another.ReferencedSOPInstanceUID = [1, 1], "1.2.3"
+    other.ReferencedImageSequence = [another]
+    zoomed.DisplayedAreaSelectionSequence = [other, area]
+
     assert asked(half) == [((0, 0, FILM.Columns / 2, FILM.Rows / 2), None)]
     assert asked(zoomed) == [((10, 20, 30, 50), None)]
 
@@ -66,9 +73,64 @@ def test_a_text_belongs_to_the_nearest_graphic() -> None:
     assert read == [(PLACE, "pleural effusion"), ((60, 3, 80, 30), "edema")]
 
 
+def test_a_text_in_a_box_of_its_own_belongs_to_the_graphic_that_is_nearest_to_its_middle() -> None:
+    text = note("edema", 0, 0)
+    del text.AnchorPoint
+    text.BoundingBoxTopLeftHandCorner, text.BoundingBoxBottomRightHandCorner = [22, 4], [70, 8]
+    text.BoundingBoxAnnotationUnits = "PIXEL"
+
+    read = asked(state(FILM, graphics=[rectangle(*PLACE), rectangle(60, 3, 80, 30)], texts=[text]))
+
+    assert read == [(PLACE, None), ((60, 3, 80, 30), "edema")]
+
+
+def compound(kind: str, **values: object) -> Dataset:
+    """A compound graphic at the place (PS3.3 C.10.5)."""
+    made = Dataset()
+    made.CompoundGraphicType, made.CompoundGraphicUnits, made.CompoundGraphicInstanceID = kind, "PIXEL", 7
+    made.GraphicData = [2, 3, 20, 30]
+    return films.changed(made, values)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "is_drawn_simply", "expected"),
+    [
+        (compound("RECTANGLE"), False, [(PLACE, None)]),
+        (compound("RECTANGLE"), True, [(PLACE, None)]),
+        (compound("RECTANGLE", RotationAngle=45), False, []),
+        (compound("ARROW"), False, []),
+    ],
+)
+def test_a_compound_graphic_is_asked_once_if_it_is_a_box(
+    drawn: Dataset, is_drawn_simply: bool, expected: list[object]
+) -> None:
+    simple = films.changed(rectangle(*PLACE), {"CompoundGraphicInstanceID": 7})
+    made = state(FILM, graphics=[simple] if is_drawn_simply else [])
+    made.GraphicAnnotationSequence[0].CompoundGraphicSequence = [drawn]
+
+    assert asked(made) == expected
+    assert (
+        bool(expected) or "a compound graphic is of a kind that is not read" in question_object.read(made).left_out[0]
+    )
+
+
+def test_an_annotation_that_names_no_film_is_on_all_of_them_but_for_the_square_of_the_node() -> None:
+    drawn = state(FILM, graphics=[rectangle(*PLACE)])
+    del drawn.GraphicAnnotationSequence[0].ReferencedImageSequence
+    assert asked(drawn) == [(PLACE, None)]
+
+    drawn.GraphicAnnotationSequence[0].GraphicLayer = identity.ANALYZED_LAYER
+    assert asked(drawn) == []
+
+
 def test_a_text_without_a_graphic_is_asked_of_the_film() -> None:
     assert asked(state(FILM, texts=[note("edema", 5, 5)])) == [(None, "edema")]
-    assert asked(report(FILM, group(finding("Edema")))) == [(None, "Edema")]
+    of_one = report(FILM, group(finding("Edema")))
+    assert asked(of_one) == [(None, "Edema")]
+    (series,) = of_one.CurrentRequestedProcedureEvidenceSequence[0].ReferencedSeriesSequence
+    another = films.changed(deepcopy(series.ReferencedSOPSequence[0]), {"ReferencedSOPInstanceUID": "1.2.3"})
+    series.ReferencedSOPSequence = [*series.ReferencedSOPSequence, another]
+    assert asked(of_one) == [], "nobody knows of which film"
 
 
 def test_the_segments_of_a_dashed_box_are_one_box_without_broken_ones() -> None:
@@ -91,6 +153,7 @@ def test_the_segments_of_a_dashed_box_are_one_box_without_broken_ones() -> None:
             [finding("Nodule"), item("TEXT", workstation.coded("121106", "DCM", "Comment"), TextValue="edema?")],
             "edema?",
         ),
+        ([item("TEXT", workstation.coded("111001", "DCM", "Algorithm"), TextValue="v1"), finding("Edema")], "Edema"),
         ([finding("edema", value="CORNERSTONEFREETEXT", scheme="CORNERSTONEJS")], "edema"),
         ([finding("Mass"), finding("fluid", value="CORNERSTONEFREETEXT", scheme="X", site=True)], "fluid"),
         ([], None),
@@ -154,9 +217,8 @@ def test_what_cannot_be_asked_has_a_reason(dataset: Dataset, reason: str) -> Non
 
 def test_a_turned_display_is_not_guessed_at() -> None:
     turned = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 0.5, 0.5], units="DISPLAY")])
-    turned.ImageRotation, turned.ImageHorizontalFlip = 90, "N"
-
-    assert "turned" in "; ".join(question_object.read(turned).left_out)
+    for turned.ImageRotation, turned.ImageHorizontalFlip in ((90, "N"), (0, "Y")):
+        assert "turned" in "; ".join(question_object.read(turned).left_out)
 
 
 def test_an_object_says_who_made_it_and_what_it_is_called() -> None:
@@ -167,6 +229,15 @@ def test_an_object_says_who_made_it_and_what_it_is_called() -> None:
     assert drawn.creators == measured.creators == {"workstation", "reader rita"}
     assert (drawn.labels, measured.labels) == ({"ask ai"}, {"ask ai"})
     assert (drawn.is_report, measured.is_report, drawn.instance_number) == (False, True, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Rita^Reader=李^瑞", "Rita Reader"), ("Anonymous", ""), ("UNKNOWN^UNKNOWN", ""), ("", "")]
+)
+def test_who_asks_is_named_in_letters_or_not_at_all(name: str, said: str) -> None:
+    drawn = films.changed(state(FILM, graphics=[rectangle(*PLACE)]), {"ContentCreatorName": name})
+
+    assert question_object.read(drawn).asked_by == said
 
 
 @pytest.mark.parametrize("break_it", ["class", "study"])
@@ -195,5 +266,8 @@ def test_deep_and_wide_objects_are_read_within_bounds() -> None:
     wide = question_object.read(state(FILM, graphics=[rectangle(*PLACE)], texts=texts))
 
     assert deep.questions == ()
+    assert "only the first 1000 graphics and texts are looked at" in wide.left_out
+    many = question_object.read(report(FILM, group(*[finding("Edema")] * MOST_ITEMS)))
+    assert many.left_out == (f"only the first {MOST_ITEMS} content items are looked at",)
     assert wide.questions[0].box == Box(left=2, top=3, right=20, bottom=30)
     assert len(wide.questions[0].prompt or "") <= 300
