@@ -162,6 +162,26 @@ def test_a_film_that_the_archive_rejected_is_left_out(tmp_path: Path, node: Sett
     assert "- 1 rejected by the archive\n" in (out / "README.md").read_text(encoding="utf-8")
 
 
+def test_what_cannot_leave_is_counted_with_its_reason(tmp_path: Path, node: Settings) -> None:
+    names = {name: f"2.25.{number}{NUMBER}" for number, name in enumerate(("damaged", "lateral", "unread"), 1)}
+    bench = read(node, FILM)
+    bench.receive(films.changed(FILM, {"SOPInstanceUID": names["damaged"]}))
+    study = str(FILM.StudyInstanceUID)
+    bench.receive(films.changed(films.lateral(), {"SOPInstanceUID": names["lateral"], "StudyInstanceUID": study}))
+    bench.round()
+    bench.receive(films.changed(FILM, {"SOPInstanceUID": names["unread"]}))
+    kept = {instance.sop_instance_uid: instance.path for instance in bench.spool.instances(study)}
+    content = bytearray(kept[names["damaged"]].read_bytes())
+    content[-1] ^= 1
+    kept[names["damaged"]].write_bytes(content)
+
+    out = exported(node, tmp_path / "out")
+
+    [_film] = out.glob("films/*/*.dcm")
+    _, _, said = (out / "README.md").read_text(encoding="utf-8").partition("## Left out\n\n")
+    assert said.splitlines() == ["- 1 damaged", "- 1 no answer yet", "- 1 not read by the network (lateral)"]
+
+
 @pytest.mark.parametrize(
     ("keyword", "value", "stays"),
     [

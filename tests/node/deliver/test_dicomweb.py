@@ -15,6 +15,7 @@ from dicomweb_client.api import DICOMwebClient
 
 from node.config import AuditSettings
 from node.deliver import dicomweb
+from node.deliver.kinds import Calling
 from node.domain import Delivery
 from node.errors import DestinationDown, GiveUp, RetryLater
 from node.settings.destinations import DicomwebDestination, TlsSettings
@@ -187,6 +188,29 @@ def test_a_query_says_whether_an_object_is_kept(
         return
     with pytest.raises(expected, match="storage_commitment = false" if expected is GiveUp else None):
         dicomweb.is_kept(STUDY, UID, to(archive.port))
+
+
+@pytest.mark.parametrize(
+    ("status", "commits", "state"),
+    [
+        (200, False, "ok"),
+        (204, True, "ok"),
+        (404, False, "note"),
+        (404, True, "fault"),
+        (403, False, "fault"),
+        (503, False, "fault"),
+    ],
+)
+def test_doctor_asks_for_no_study_and_sends_no_object(
+    archive: WebArchive, status: int, commits: bool, state: str
+) -> None:
+    archive.status, archive.body = status, b"[]"
+
+    (check,) = dicomweb.examine(replace(to(archive.port), storage_commitment=commits), Calling(ae_title="CHEX"))
+
+    assert check.state == state
+    asked = ("GET", "/dicom-web/studies?StudyInstanceUID=2.25.0&limit=1")
+    assert [request[:2] for request in archive.requests] == [asked]
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,8 @@ def test_a_server_that_is_gone_is_down() -> None:
         destination = to(server)
     with pytest.raises(DestinationDown):
         fhir.send(BUNDLE, destination, CALLING)
+    with pytest.raises(DestinationDown):
+        fhir.probe(destination, CALLING)
 
 
 def without_system(found: dict[str, object]) -> dict[str, object]:
@@ -130,6 +132,7 @@ def test_a_login_of_a_file_is_sent_by_basic_authentication(server: WebArchive, t
         (200, {"fhirVersion": "4.0.1"}, "fault"),
         (200, {}, "fault"),
         (404, {}, "fault"),
+        (403, {}, "fault"),
     ],
 )
 def test_doctor_asks_for_the_release_and_sends_no_bundle(
@@ -137,7 +140,8 @@ def test_doctor_asks_for_the_release_and_sends_no_bundle(
 ) -> None:
     server.status, server.body = status, json.dumps(statement).encode()
 
-    first, *_ = fhir.examine(to(server), CALLING)
+    first, *rest = fhir.examine(to(server), CALLING)
 
     assert first.state == state
+    assert ["patient_system is empty" in check.message for check in rest] == [True] * (state == "ok")
     assert [request[:2] for request in server.requests] == [("GET", "/r5/metadata?_summary=true")]

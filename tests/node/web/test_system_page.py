@@ -29,7 +29,8 @@ from node.store import ledger_queries, received
 from node.store.ledger import open_ledger
 from tests.support.certificates import Authority
 from tests.support.finished import pages_of, parts_of
-from tests.support.service import settings_for
+from tests.support.peers import LOOPBACK, free_port
+from tests.support.service import on_database, settings_for
 from tests.support.spoken import PROMPTS
 
 
@@ -129,9 +130,28 @@ def _aside(settings: Settings) -> Settings:
     return settings
 
 
+def _unreadable(settings: Settings) -> Settings:
+    changed = _certified(settings, days=60)
+    assert changed.http.tls is not None
+    changed.http.tls.certificate.write_text("no certificate", encoding="utf-8")
+    return changed
+
+
+def _away(settings: Settings) -> Settings:
+    return on_database(settings, f"postgresql://node@{LOOPBACK}:{free_port()}/chex")
+
+
+def _gone(settings: Settings) -> Settings:
+    shutil.rmtree(settings.storage.directory)
+    return settings
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
+        (_unreadable, {"certificate http.tls": "certificate http.tls is not valid"}),
+        (_away, {"database": "the database does not answer"}),
+        (_gone, {"disk": "the disk fails"}),
         (_parked, {"parked": "2 parked"}),
         (_full, {"disk": "the disk is full"}),
         (_nearly_full, {"disk": "the disk is nearly full"}),
