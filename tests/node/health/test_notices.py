@@ -21,6 +21,7 @@ from node.health import notices
 from node.health.notices import Notice
 from node.jobs import gathering
 from node.jobs.answered_film import is_still_critical
+from node.store import files
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.spool import Spool
@@ -103,9 +104,10 @@ def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:
     ("is_released", "told"), [(True, []), (False, []), (None, ["pneumothorax"])], ids=["rejected", "may be", "stands"]
 )
 def test_a_finding_that_was_rejected_meanwhile_is_not_told(
-    is_released: bool | None, told: list[str], tmp_path: Path
+    is_released: bool | None, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool = Spool(tmp_path)
+    spool, synced = Spool(tmp_path), list[Path]()
+    monkeypatch.setattr(files, "sync_folder", synced.append)
     film = read_and_noticed(spool)
     if is_released is not None:
         reject(spool, film, is_released=is_released)
@@ -122,6 +124,7 @@ def test_a_finding_that_was_rejected_meanwhile_is_not_told(
     assert posts == told
     left = [path.parent.name for path in tmp_path.glob("notices/*/*.json")]
     assert left == {True: [], False: ["waiting"], None: ["told"]}[is_released]
+    assert (tmp_path / "notices" / "told" in synced) is (is_released is None), "also after a power cut"
 
 
 def read_and_noticed(spool: Spool) -> Instance:

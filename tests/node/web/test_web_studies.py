@@ -130,6 +130,22 @@ def test_an_output_has_the_bytes_that_were_written(node: Node) -> None:
         assert answer.content == written.read_bytes()
 
 
+def test_an_output_and_a_picture_that_are_no_longer_there_are_not_called_unknown(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    gone, kept = node.study(node.alone)["outputs"]
+    (written,) = node.finished.spool.directory.glob(f"studies/*/outputs/{gone['uid']}~*")
+    written.unlink()
+    (stored,) = node.finished.spool.instances(str(node.alone.StudyInstanceUID))
+    stored.path.write_bytes(films.file_bytes(films.cut_short()))
+
+    asked = [f"/api/v1/outputs/{uid}" for uid in (gone["uid"], kept["uid"], "1.2.999")]
+    assert [node.client.get(path).status_code for path in asked] == [410, 200, 404]
+    page = node.client.get(f"/studies/{node.alone.StudyInstanceUID}").text
+    assert (page.count("no longer here"), f"/api/v1/outputs/{kept['uid']}" in page) == (1, True)
+    assert f"/api/v1/outputs/{gone['uid']}" not in page
+    assert node.client.get(node.picture).status_code == 409
+
+
 def test_a_picture_is_the_film_as_displayed(node: Node) -> None:
     assert node.client.get(node.picture).headers["content-type"] == "image/png"
     assert np.array_equal(node.pixels(), decoded.picture_of(node.alone))
