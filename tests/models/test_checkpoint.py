@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.checkpoint import published
+from models.checkpoint.assembly import INITIAL, UNTRAINED
 from models.checkpoint.files import REQUIRED, file_sha256, verify
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
@@ -23,6 +24,7 @@ from models.engines.engine_files import EngineFiles
 from models.engines.proof import PROOF, Proof, write_proof
 from models.errors import ModelError
 from models.files import beside
+from models.join import main as join
 from models.manifest import MANIFEST, PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
 from models.network.chex import Chex
 from models.reading.reader import ChexReader, open_reader
@@ -278,6 +280,52 @@ def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader
         # Far from what another processor's rounding could change.
         assert abs(finding.probability - threshold) > 5e-3
         assert abs(finding.probability - threshold + decisions.review_band) > 5e-3
+
+
+def rewritten(directory: Path, state: dict[str, Tensor], **changes: object) -> None:
+    """Replace the weights of a model directory, and what its manifest says."""
+    save_weights(directory / WEIGHTS, state)
+    manifest = read_manifest(directory)
+    files = {**manifest.files, WEIGHTS: file_sha256(directory / WEIGHTS)}
+    write_manifest(directory, dataclasses.replace(manifest, files=files, **changes))  # type: ignore[arg-type]
+
+
+def test_a_join_has_the_generator_of_one_model_and_all_else_of_the_other(
+    tmp_path: Path, untrained_weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    regions, text = (Path(shutil.copytree(untrained_weights, tmp_path / name)) for name in ("regions", "text"))
+    state = load_weights(regions / WEIGHTS)
+    other = {
+        name: weight + 1 if name.startswith(("generator.", "detector.")) else weight for name, weight in state.items()
+    }
+    rewritten(text, other, name="told")
+    own = read_manifest(regions)
+
+    assert join([str(regions), str(text), str(tmp_path / "joined"), "--json"]) == 0
+
+    document, manifest = json.loads(capsys.readouterr().out), read_manifest(tmp_path / "joined")
+    verify(tmp_path / "joined", manifest)
+    assert document["weights_sha256"] == manifest.files[WEIGHTS]
+    assert (document["name"], manifest.decisions) == (f"{own.name}-and-text", own.decisions)
+    for name, weight in load_weights(tmp_path / "joined" / WEIGHTS).items():
+        assert torch.equal(weight, (other if name.startswith("generator.") else state)[name]), name
+    givers = {part: origin.split()[0] for part, origin in manifest.origins.items()}
+    assert {part for part, giver in givers.items() if giver == "told"} == {"generator", "generator.prefix"}
+    assert set(givers.values()) == {"told", own.name}
+
+    def refused(first: Path, second: Path, place: str = "refused") -> str:
+        assert join([str(first), str(second), str(tmp_path / place)]) == 2
+        assert not (tmp_path / "refused").exists()
+        return capsys.readouterr().err
+
+    assert "joined exists already" in refused(regions, text, "joined")
+    for mark in (INITIAL, UNTRAINED):
+        rewritten(text, other, origins={"generator": f"{mark}, seed 1"})
+        assert "its generator was not trained" in refused(regions, text)
+    rewritten(text, other, origins={"post_decoder": INITIAL})
+    assert "its post_decoder was not trained" in refused(text, regions)
+    rewritten(text, {name: weight + name.startswith("prompt_encoder.") for name, weight in other.items()}, origins={})
+    assert "have different prompt encoders" in refused(regions, text)
 
 
 Inode = tuple[int, int]
