@@ -1,0 +1,202 @@
+"""What a training keeps of its steps, how it goes on, and how it shares work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import torch
+
+from models.checkpoint.assembly import PARTS
+from models.errors import ModelError
+from models.lab.training import workers
+from models.lab.training.loop import CHECKPOINT, load_checkpoint, train_by
+from models.lab.training.model_writer import _origins
+from models.lab.training.runfile import Run
+from models.lab.training.trained_model import TrainedModel
+from models.lab.training.workers import do_all
+from models.manifest import read_manifest, write_manifest
+from models.reading.tokenizers import VOCABULARIES
+
+
+def run_at(folder: Path, *, processes: int = 1) -> Run:
+    stages = (
+        SimpleNamespace(name="contrast", losses={"sentences": 1.0}),
+        SimpleNamespace(name="joint", losses={"sentences": 1.0, "boxes": 2.0}),
+    )
+    machine = SimpleNamespace(processes=processes)
+    return cast("Run", SimpleNamespace(output=str(folder), stages=stages, machine=machine))
+
+
+def test_a_run_goes_on_only_from_its_own_checkpoint(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path, fingerprint="a") is None
+    torch.save({"fingerprint": "a", "progress": {"step": 3}}, tmp_path / CHECKPOINT)
+
+    kept = load_checkpoint(tmp_path, fingerprint="a")
+    assert kept is not None and kept["progress"] == {"step": 3}
+    with pytest.raises(ModelError, match="other settings"):
+        load_checkpoint(tmp_path, fingerprint="b")
+
+    (tmp_path / CHECKPOINT).write_bytes(b"PK no")
+    with pytest.raises(ModelError, match="delete it to start"):
+        load_checkpoint(tmp_path, fingerprint="a")
+
+
+def test_a_run_is_refused_that_is_done_or_has_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(ModelError, match=r"machine\.processes is 2, and 1 run.*--nproc-per-node 2"):
+        train_by(run_at(tmp_path, processes=2), Event())
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ModelError, match=r"machine\.processes is 1, and 3 run"):
+        train_by(run_at(tmp_path), Event())
+
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ModelError, match="model exists already"):
+        train_by(run_at(tmp_path), Event())
+
+
+# --- jobs in several processes, here in threads -----------------------------------------------------------------------
+
+
+class Jobs:
+    """Jobs that note themselves, and how many run at once."""
+
+    def __init__(self) -> None:
+        self.done = list[int]()
+        self.most = self._running = 0
+        self._lock = Lock()
+        self._wait = Event()
+
+    def run(self, number: int) -> None:
+        with self._lock:
+            self._running += 1
+            self.most = max(self.most, self._running)
+        self._wait.wait(0.005)
+        with self._lock:
+            self._running -= 1
+            self.done.append(number)
+
+    def fail(self) -> None:
+        raise OSError("no space")
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Use threads for processes; returns how many were asked for."""
+    asked = list[int]()
+
+    def pool(count: int, **_: object) -> ThreadPoolExecutor:
+        asked.append(count)
+        return ThreadPoolExecutor(count)
+
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", pool)
+    return asked
+
+
+def test_every_job_is_done_once_and_counted(threads: list[int]) -> None:
+    jobs, told = Jobs(), list[int]()
+
+    assert do_all([partial(jobs.run, i) for i in range(7)], workers=3, stopped=lambda: False, finished=told.append)
+
+    assert (sorted(jobs.done), told, threads, jobs.most <= 3) == (list(range(7)), list(range(1, 8)), [3], True)
+
+
+def test_one_worker_or_one_job_needs_no_further_process(threads: list[int]) -> None:
+    jobs, told = Jobs(), list[int]()
+
+    assert do_all([partial(jobs.run, i) for i in range(3)], workers=1, stopped=lambda: False, finished=told.append)
+    assert do_all([partial(jobs.run, 3)], workers=4, stopped=lambda: False, finished=told.append)
+
+    assert (jobs.done, told, threads) == ([0, 1, 2, 3], [1, 2, 3, 1], [])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_stop_starts_no_further_job_and_waits_for_those_that_run(count: int, threads: list[int]) -> None:
+    jobs, told = Jobs(), list[int]()
+
+    done = do_all(
+        [partial(jobs.run, i) for i in range(20)],
+        workers=count,
+        stopped=lambda: len(told) >= 4,
+        finished=told.append,
+    )
+
+    assert not done and len(threads) == count - 1
+    assert 4 <= len(jobs.done) < 4 + 2 * count and len(told) == len(jobs.done)
+
+
+def test_a_job_that_fails_ends_the_others(threads: list[int]) -> None:
+    jobs = Jobs()
+    work: list[Callable[[], None]] = [jobs.fail, *(partial(jobs.run, i) for i in range(20))]
+
+    for count in (1, 2):
+        with pytest.raises(OSError, match="no space"):
+            do_all(work, workers=count, stopped=lambda: False, finished=lambda _: None)
+    assert len(jobs.done) < 10 and threads == [2]
+
+
+def test_a_process_that_was_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(*_: object, **__: object) -> bool:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(workers, "_do_in", die)
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *_, **__: ThreadPoolExecutor(1))
+
+    with pytest.raises(ChildProcessError, match=r"one of 3 processes ended unexpectedly.*machine\.renderers"):
+        do_all([lambda: None] * 4, workers=3, stopped=lambda: False, finished=lambda _: None)
+
+
+# --- where the weights of a written model came from -------------------------------------------------------------------
+
+
+NAMES = (
+    "image_encoder.x prompt_encoder.x detector.box.x detector.score.x post_decoder.x generator.prefix.x generator.x"
+).split()
+
+
+def origins(*stages: tuple[tuple[str, ...], tuple[str, ...]], start: str = "") -> dict[str, str]:
+    """The origins of a model after stages, each with what it trains and what it leaves frozen."""
+    model = SimpleNamespace(network=SimpleNamespace(state_dict=lambda: dict.fromkeys(NAMES)))
+    run = SimpleNamespace(
+        stages=[SimpleNamespace(train=train, frozen=frozen) for train, frozen in stages],
+        start=start,
+        seed=7,
+        model=SimpleNamespace(name="mine", version="2", trained_on="films"),
+    )
+    return _origins(cast("Run", run), cast("TrainedModel", model))
+
+
+def test_a_model_that_was_trained_as_a_whole_has_no_other_origins() -> None:
+    every = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator")
+
+    assert origins((every, ())) == {}
+    assert origins((every[:2], ()), (every[2:], ("detector.box",))) == {}
+
+
+def test_parts_that_were_not_trained_keep_their_origin(tmp_path: Path) -> None:
+    own = "mine 2, trained on films"
+    first = origins((("detector", "generator"), ("generator.prefix", "detector.box")))
+    assert first == dict.fromkeys(PARTS, "not trained yet, seed 7") | {"detector": own, "generator": own}
+
+    begun = replace(
+        read_manifest(VOCABULARIES.parent),
+        name="theirs",
+        version="1",
+        trained_on="others",
+        origins={"image_encoder": "CheXzero", "generator.prefix": "never trained"},
+    )
+    write_manifest(tmp_path, begun)
+    assert origins((("detector",), ()), start=str(tmp_path)) == {
+        **dict.fromkeys(PARTS, "theirs 1, trained on others"),
+        "image_encoder": "CheXzero",
+        "generator.prefix": "not trained yet, seed 7",
+        "detector": own,
+    }
