@@ -235,7 +235,7 @@ WRONG = [
 
 @pytest.mark.parametrize(
     ("data_set", "file", "old", "new", "complaint"),
-    [pytest.param(*row, marks=() if row[0] == "nih" else LABORATORY) for row in WRONG],
+    WRONG,
 )
 def test_what_is_wrong_with_a_data_set_is_told_with_its_place(
     request: pytest.FixtureRequest,
@@ -280,7 +280,6 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
         picture_size(tmp_path / "b.png")
 
 
-@LABORATORY
 @pytest.mark.parametrize(("content", "complaint"), [(None, "is missing, which"), (b"DICM", "can be decoded")])
 def test_a_film_that_is_missing_or_damaged_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, complaint: str
@@ -439,7 +438,6 @@ def test_half_of_the_readers_are_no_majority(tmp_path: Path) -> None:
     assert {label: there for label, there in film.labels.items() if label in votes} == votes
 
 
-@LABORATORY
 def test_labels_are_the_majority_and_boxes_are_fused(vindr: Path) -> None:
     line = lines(vindr / "train.jsonl")[0]
 
@@ -460,7 +458,6 @@ def test_labels_are_the_majority_and_boxes_are_fused(vindr: Path) -> None:
     )
 
 
-@LABORATORY
 def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
     source = vindr_cxr(tmp_path / "source", train=1, test=1)
     boxes, labels = (source / "annotations" / f"{name}_test.csv" for name in ("annotations", "image_labels"))
@@ -476,7 +473,6 @@ def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
     assert counts["boxes without edges, left out"] == counts["labels without a vote, left out"] == 1
 
 
-@LABORATORY
 def test_the_test_set_is_halved_as_published(vindr: Path) -> None:
     validate, test = ([line["patient"] for line in lines(vindr / f"{name}.jsonl")] for name in ("validate", "test"))
 
@@ -486,7 +482,6 @@ def test_the_test_set_is_halved_as_published(vindr: Path) -> None:
     assert boxed == ["vindrcxr/Cardiomegaly", "vindrcxr/Nodule/Mass"]
 
 
-@LABORATORY
 @pytest.mark.parametrize("name", ["train00", "train01", "train02", "train03"])
 def test_gray_values_are_those_of_the_published_training(vindr: Path, name: str) -> None:
     film = dcmread(vindr.parent / "source" / "train" / f"{name}.dicom")
@@ -520,7 +515,6 @@ def test_boxes_of_one_class_never_fuse_with_those_of_another() -> None:
 # ---- MIMIC-CXR, MS-CXR and Chest ImaGenome
 
 
-@LABORATORY
 def test_frontal_films_are_split_as_published(mimic: Path) -> None:
     out = mimic / "mimic-out"
 
@@ -544,7 +538,6 @@ def test_an_uncertain_label_of_mimic_counts_as_present(tmp_path: Path) -> None:
     assert counts["uncertain labels, taken as present"] == 1
 
 
-@LABORATORY
 def test_a_line_of_mimic_has_labels_report_and_metadata(mimic: Path) -> None:
     first, silent, unlabeled = lines(mimic / "mimic-out" / "train.jsonl")[:3]
 
@@ -591,7 +584,6 @@ def test_sentences_are_put_in_order(text: str, cleaned: str) -> None:
     assert clean(text) == cleaned
 
 
-@LABORATORY
 def test_a_report_of_other_sections_has_no_sentences() -> None:
     assert list(sections_of(REPORT)) == ["findings", "impression"]
     assert sentences_of("INDICATION: Cough.\n\n COMPARISON: None.") == []
@@ -599,7 +591,6 @@ def test_a_report_of_other_sections_has_no_sentences() -> None:
     assert sentences_of(twice) == ["The lungs are clear."]
 
 
-@LABORATORY
 def test_phrases_of_ms_cxr_are_tested_on_two_splits_of_mimic(mimic: Path) -> None:
     out = mimic / "mscxr-out"
 
@@ -628,7 +619,6 @@ def test_phrases_of_ms_cxr_are_tested_on_two_splits_of_mimic(mimic: Path) -> Non
     assert (counts["boxes"], counts["phrases of films"]) == (36, 24)
 
 
-@LABORATORY
 def test_films_of_ms_cxr_keep_their_regions(mimic: Path, tmp_path: Path) -> None:
     """What Figures 4 to 8 are measured on: MS-CXR added to the lines of Chest ImaGenome, and not of MIMIC-CXR."""
     assert prepare("mscxr", mimic / "mscxr", tmp_path, "--mimic", str(mimic / "imagenome-out")) == 0
@@ -639,7 +629,6 @@ def test_films_of_ms_cxr_keep_their_regions(mimic: Path, tmp_path: Path) -> None
     assert "labels" not in both and "report" not in both
 
 
-@LABORATORY
 def test_regions_of_chest_imagenome_and_their_findings_are_read(mimic: Path) -> None:
     line = lines(mimic / "imagenome-out" / "validate.jsonl")[0]
 
@@ -662,7 +651,6 @@ def test_regions_of_chest_imagenome_and_their_findings_are_read(mimic: Path) -> 
     assert list(sentences)[-2:] == ["The right lung is well aerated.", "Elsewhere pneumonia."]
 
 
-@LABORATORY
 def test_films_of_chest_imagenome_are_left_out_as_published(mimic: Path) -> None:
     counts = counts_of(mimic / "imagenome-out")
 
