@@ -7,27 +7,30 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+from models import site_films
 from models.calibrate import main
 from models.checkpoint.files import CARD, verify
-from models.contract import Box, FindingState
-from models.decisions import RatioError
+from models.contract import Box, ChangeError, FindingState
+from models.decisions import LEFT_OUT, Measurement, RatioError
 from models.errors import ModelError
 from models.evaluate import main as evaluate
+from models.lab.evaluation import calibrating
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.calibrating import LEAST_MEASURED, is_chosen, with_ages, with_ratio
-from models.lab.evaluation.cases import CaseSource, Truth
-from models.lab.evaluation.evaluated_model import open_model, read_questions
+from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth
+from models.lab.evaluation.evaluated_model import Weighed, open_model, read_questions
 from models.lab.evaluation.request import DEFAULT
+from models.lab.evaluation.tuning import digest
 from models.lab.phantoms import phantom
-from models.manifest import MANIFEST, Ages, read_manifest
+from models.manifest import MANIFEST, Ages, Manifest, read_manifest, write_manifest
 from models.reading.cardiothoracic import ChestWidths, Extent
 from models.reading.tokenizers import VOCABULARIES
 from models.site_films import LEAST_PAIRS, error_of, read_list
@@ -254,6 +257,144 @@ def test_what_is_called_on_normal_films_is_asked_wherever_they_are(
     assert main([*QUICK, "--model", str(model), *command, "--sensitivity", "1", "--false-findings", "2"]) == 0
 
 
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """A model that says of each film, by its name, what a test wants."""
+
+    said: Mapping[str, Mapping[str, float]]
+
+    def weigh(self, case: EvaluationCase, *, located: bool, chest: bool) -> Weighed:
+        return Weighed(differences=dict(self.said[case.name]), positiveness={}, chest=chest_of(0.52) if chest else None)
+
+
+PICTURES = 160
+OWN = [f"{number}.png" for number in range(PICTURES)]
+PATIENT = [f"p{number // 2}" for number in range(PICTURES)]
+CHOSEN = [is_chosen(patient, share=0.6) for patient in PATIENT]
+SICK = [number // 2 % 2 == 0 for number in range(PICTURES)]
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the shipped model whose network is scripted, and 160 pictures of 80 patients beside it.
+
+    It tells an edema. A pneumonia it tells on the films to choose on alone, a fracture by chance, devices always.
+    """
+    ignored = shutil.ignore_patterns("onnx", "parity.json")
+    model = Path(shutil.copytree(SHIPPED, tmp_path / "model", ignore=ignored))
+    rng = np.random.default_rng(3)
+    said = {
+        name: {
+            "edema": float(rng.normal()) + 3 * sick,
+            "pneumonia": float(rng.normal()) + 3 * (sick if is_own else not sick),
+            "fracture": float(rng.normal()),
+            "support_devices": 9.0,
+            "no_finding": -3.0 * sick,
+        }
+        for name, sick, is_own in zip(OWN, SICK, CHOSEN, strict=True)
+    }
+    gray = np.random.default_rng(4).integers(0, 256, (PICTURES, 64, 64), dtype=np.uint8)
+    for name, pixels in zip(OWN, gray, strict=True):
+        cv2.imwrite(str(tmp_path / name), pixels)
+    monkeypatch.setattr(calibrating, "open_model", lambda *_arguments, **_options: Scripted(said))
+    return model
+
+
+def hospital_list(model: Path, **columns: object) -> Path:
+    own: dict[str, object] = {
+        "patient": lambda number: PATIENT[number],
+        "age": lambda number: 61 if number % 4 == 0 else "",
+        "edema": lambda number: int(SICK[number]),
+        "pneumonia": lambda number: int(SICK[number]),
+        "fracture": lambda number: number % 2,
+        "atelectasis": lambda number: int(number < 3),
+        "no_finding": lambda number: int(not SICK[number]),
+    } | columns
+    path = model.parent / "hospital.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", *own])
+        for number, name in enumerate(OWN):
+            writer.writerow([name, *(each(number) if callable(each) else each for each in own.values())])
+    return path
+
+
+def with_decisions_of_phantoms(manifest: Manifest) -> Manifest:
+    """Every finding has a threshold of phantoms, and a change an error of other probabilities."""
+    drawn = Measurement(measured_on="phantoms", positives=30, negatives=70)
+    keys = ("edema", "pneumonia", "fracture", "support_devices", "no_finding")
+    decisions = replace(
+        manifest.decisions,
+        temperature=1.0,
+        thresholds=dict.fromkeys(keys, 0.5),
+        measurements=dict.fromkeys(keys, drawn),
+        phantoms={},
+        boxes={},
+        sides={},
+        readout={},
+    )
+    change = ChangeError(measured_on="clinic", films=30, extent=0.1, probability=0.1)
+    return replace(manifest, decisions=decisions, change=change, ages=None, history=(), chosen_on=("0" * 16,))
+
+
+def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
+    hospital: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = with_decisions_of_phantoms(read_manifest(hospital))
+    write_manifest(hospital, before)
+
+    command = ["--model", str(hospital), "--by", "ada", "--json", "--resamples", "40"]
+
+    assert main([*command, str(hospital_list(hospital))]) == 0
+
+    made, after = json.loads(capsys.readouterr().out), read_manifest(hospital)
+    verify(hospital, after)
+    chosen = sum(CHOSEN)
+    assert made["measured_on"] == "hospital"
+    assert made["chosen_on"] == {"films": chosen, "patients": chosen // 2}
+    assert made["reported_on"] == {"films": PICTURES - chosen, "patients": (PICTURES - chosen) // 2}
+    listed_films = read_list(hospital.parent / "hospital.csv", after)
+    digests = {digest(listed_films.load(number).gray) for number in range(PICTURES) if CHOSEN[number]}
+    assert after.chosen_on == tuple(sorted({"0" * 16, *digests}))
+    findings = made["findings"]
+    assert findings["edema"]["off"] == ""
+    assert "reported on, which may be chance" in findings["pneumonia"]["off"]
+    assert "may be chance" in findings["fracture"]["off"]
+    assert after.decisions.readout.keys() <= {"edema", "no_finding"}
+    for key in ("pneumonia", "fracture"):
+        assert after.decisions.measurements[key] == before.decisions.measurements[key]
+        assert after.decisions.leaves_out(key) and not before.decisions.leaves_out(key)
+    assert after.decisions.leaves_out("support_devices"), "it would be shown on every film"
+    assert after.ages == Ages(least=18) and after.change is None
+    assert made["off"]["change between two films"].startswith("off: it was of other probabilities")
+    assert [(change.finding, change.by) for change in after.history if change.finding != "no_finding"] == [
+        ("edema", "ada")
+    ]
+    assert f"calibrated on {chosen} films of hospital" in after.history[0].reason
+    value, (low, high) = made["false_findings"]
+    assert low <= value <= high <= 0.5, "no finding counts as none, nor does what is only to be reviewed"
+    threshold, lower = after.decisions.threshold("edema"), after.decisions.lower("edema")
+    assert before.decisions.threshold("edema") != threshold < LEFT_OUT
+    assert findings["edema"]["threshold"] == {"before": 0.5, "after": threshold}
+    assert findings["edema"]["review_from"] == {"before": before.decisions.lower("edema"), "after": lower}
+    error = ChangeError(measured_on="hospital", films=30, extent=0.2, probability=0.2)
+    asked: list[tuple[Path, Path]] = []
+
+    def measured(_model: Path, pairs: Sequence[tuple[Path, Path]], **_options: object) -> ChangeError:
+        asked.extend(pairs)
+        return error
+
+    monkeypatch.setattr(site_films, "change_error", measured)
+    for pairs in (LEAST_PAIRS - 1, LEAST_PAIRS):
+        films = hospital_list(hospital, unchanged_since=lambda number: "0.png" if 0 < number <= pairs else "")  # noqa: B023
+        assert main([*command, str(films)]) == 0
+        off = json.loads(capsys.readouterr().out)["off"].get("change between two films")
+        assert off == ("29 pairs of films say where nothing changed; 30 are needed" if pairs < 30 else None)
+    assert asked == [(hospital.parent / "0.png", hospital.parent / name) for name in OWN[1 : LEAST_PAIRS + 1]]
+    assert read_manifest(hospital).change == error
+    verify(hospital, read_manifest(hospital))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -280,14 +421,37 @@ def test_a_dicom_film_gives_patient_and_age(tmp_path: Path) -> None:
     for name, film in (("a.dcm", frontal), ("b.dcm", films.lateral())):
         (tmp_path / name).write_bytes(films.file_bytes(film))
     path = tmp_path / "films.csv"
-    path.write_text("file,edema\na.dcm,1\nb.dcm,0\n", encoding="utf-8")
+    rows = "a.dcm,1,u,-1,,\nb.dcm,0,,,,\nb.dcm,0,,,,\na.dcm,false,1.0,0,P2,51\n"
+    path.write_text(f"file,edema,Lung Opacity,fracture,patient,age\n{rows}", encoding="utf-8-sig")
 
     found = read_list(path, read_manifest(SHIPPED))
 
-    assert (len(found), dict(found.skipped)) == (1, {"lateral": 1})
+    assert (len(found), dict(found.skipped)) == (2, {"lateral": 2})
+    other = found.load(1).truth
+    assert (other.patient, other.age) == ("P2", 51), "columns go before the header"
+    assert other.labels == {"edema": False, "lung_opacity": True, "fracture": False}
     case = found.load(0)
     assert (case.truth.patient, case.truth.age, case.truth.labels) == ("P1", 44, {"edema": True})
     assert case.gray.ndim == 2 and 0 <= case.gray.min() < case.gray.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("phantoms.csv", [], "its name would be taken for drawn films; rename it"),
+        ("phantoms:2000000:5", [], "seeds 1000000 to 1999999 only"),
+        ("phantoms:1000000", [], "write phantoms:SEED:COUNT"),
+        ("films.csv", ["--held-out", "0.5"], "--held-out is for a file of a training run"),
+        ("films.jsonl", ["--held-out", "0.001"], "holds no film of patients that were held out"),
+    ],
+)
+def test_what_is_no_list_to_calibrate_on_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, options: list[str], said: str
+) -> None:
+    (tmp_path / "films.csv").write_text("file,edema\n", encoding="utf-8")
+    (tmp_path / "films.jsonl").write_text('{"file": "a.png", "patient": "p"}\n', encoding="utf-8")
+
+    assert said in refused(SHIPPED, [name if ":" in name else str(tmp_path / name), *options], capsys)
 
 
 ADULTS, CHILDREN = [61] * LEAST_MEASURED, [9] * LEAST_MEASURED
@@ -316,7 +480,7 @@ def test_a_model_is_for_the_ages_it_was_calibrated_on(
     assert with_ages(replace(read_manifest(SHIPPED), ages=own), ages)[0].ages == expected
 
 
-def chest(ratio: float) -> ChestWidths:
+def chest_of(ratio: float) -> ChestWidths:
     thorax = Extent(left=0.1, right=0.9, height=0.7)
     return ChestWidths(heart=Extent(left=0.3, right=0.3 + 0.8 * ratio, height=0.6), thorax=thorax)
 
@@ -340,7 +504,7 @@ def test_the_error_of_the_ratio_is_of_enough_films(
         error = RatioError(measured_on=stated, films=9, mean_absolute_error=0.1, bias=0.0, lower=-0.1, upper=0.1)
         manifest = replace(manifest, cardiothoracic=error)
     truths = [Truth(cardiothoracic_ratio=0.5)] * films
-    chests = [chest(0.52 if number % 2 else 0.5) for number in range(films)]
+    chests = [chest_of(0.52 if number % 2 else 0.5) for number in range(films)]
 
     now = with_ratio(manifest, truths, chests, population=population)[0].cardiothoracic
 
