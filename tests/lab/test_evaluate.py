@@ -7,21 +7,30 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import cv2
 import numpy as np
 import pytest
 
+from models.contract import Box, FilmReading, PromptKind, PromptReading, ScoredBox, Side
 from models.errors import ModelError
 from models.evaluate import main
 from models.lab.evaluation.boxes_file import read_films
 from models.lab.evaluation.cases import Phantoms, Truth, shown
-from models.lab.evaluation.evaluated_model import EvaluatedModel, open_model, read_questions
+from models.lab.evaluation.evaluated_model import (
+    EvaluatedModel,
+    as_read,
+    open_model,
+    read_questions,
+    settings_of,
+    side_of,
+)
 from models.lab.evaluation.place_accuracy import placed
 from models.lab.evaluation.request import DEFAULT, TASKS
-from models.lab.phantoms import parse_set
+from models.lab.phantoms import FINDINGS, parse_set
 from models.lab.training.split import HeldOut
-from models.manifest import read_manifest
+from models.manifest import DetectionRule, read_manifest
 from models.reading.sentence_check import NOT_MEASURED
 from models.reading.tokenizers import VOCABULARIES
 
@@ -178,11 +187,65 @@ def test_a_mined_label_alone_makes_no_film_without_boxes(evaluated: EvaluatedMod
     }
 
     films = {name: placed(evaluated, replace(case, truth=truth)) for name, truth in truths.items()}
+    of_patient = placed(evaluated, replace(case, truth=replace(mined, patient="p7")))
+    assert {film.patient for film in of_patient.values()} == {"p7"}
+    assert {film.patient for film in films["mined"].values()} == {case.name}
 
     assert {name for name, film in films.items() if film["lung_opacity"].true is not None} == {
         "read, too",
         "mined as ill",
     }
+
+
+@pytest.mark.parametrize(
+    ("scored_by", "prompts", "weights"), [("both", True, True), ("prompts", True, False), ("weights", False, True)]
+)
+def test_boxes_are_scored_as_the_manifest_has_it(
+    scored_by: Literal["prompts", "weights", "both"], prompts: bool, weights: bool
+) -> None:
+    rule = DetectionRule(scored_by=scored_by, temperature=0.3, scales={"edema": 1.5}, overlap=0.4)
+
+    settings = settings_of(rule)
+
+    assert (settings.by_prompts, settings.by_weights) == (prompts, weights)
+    assert (settings.temperature, settings.overlap, settings.merge) == (0.3, 0.4, "suppress")
+    assert settings.scales == tuple(1.5 if key == "edema" else 1.0 for key in FINDINGS)
+
+
+def test_boxes_of_a_reading_are_scored_by_their_finding_too() -> None:
+    box = Box(left=0.2, top=0.3, right=0.6, bottom=0.5)
+
+    def prompt(key: str, probability: float | None, *scores: float) -> PromptReading:
+        boxes = tuple(ScoredBox(box=box, score=score) for score in scores)
+        return PromptReading(key=key, kind=PromptKind.PATHOLOGY, probability=probability, boxes=boxes)
+
+    prompts = (prompt("edema", 0.5, 0.8, 0.4), prompt("left_lung", None, 0.9), prompt("fracture", None, 0.9))
+    found = as_read(FilmReading(sentences=(), prompts=prompts))
+
+    assert [list(FINDINGS)[number] for number in found.classes] == ["edema", "edema", "fracture"]
+    assert found.scores.tolist() == pytest.approx([0.4, 0.2, 0.0])
+    assert found.boxes == pytest.approx(np.tile([0.4, 0.4, 0.4, 0.2], (3, 1)), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("x", "width", "middle", "side"),
+    [
+        (0.25, 0.3, None, Side.RIGHT),
+        (0.75, 0.3, None, Side.LEFT),
+        (0.39, 0.3, None, Side.RIGHT),
+        (0.41, 0.3, None, None),
+        (0.61, 0.3, None, Side.LEFT),
+        (0.59, 0.3, None, None),
+        (0.41, 0.3, 0.52, Side.RIGHT),
+        (0.59, 0.3, 0.48, Side.LEFT),
+        (0.5, 0.02, None, None),
+        (0.5, 0.5, None, None),
+    ],
+)
+def test_a_box_lies_on_a_side_if_it_hardly_reaches_across_the_spine(
+    x: float, width: float, middle: float | None, side: Side | None
+) -> None:
+    assert side_of(x, width, middle=middle) == side
 
 
 def test_reports_are_measured_before_any_sentence_is_withheld(evaluated: EvaluatedModel) -> None:
