@@ -324,7 +324,6 @@ def watched(**stages: StageDifference) -> WatchedEngine:
     return WatchedEngine(*engines, allowed=FLOAT16, stages=stages)
 
 
-@RUNTIMES
 def test_every_hundredth_film_is_compared_again() -> None:
     engine, film, queries = watched(), np.zeros((1, 3, 3), np.float32), np.zeros((1, 1, DIM), np.float32)
 
@@ -344,7 +343,6 @@ def test_every_hundredth_film_is_compared_again() -> None:
     assert engine.parity == now
 
 
-@RUNTIMES
 def test_a_film_that_is_reported_is_one_that_can_be_compared() -> None:
     engine = watched()
     reader = reader_of(engine)
