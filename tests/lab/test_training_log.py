@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -12,18 +14,20 @@ from threading import Event, Lock
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
 from models.checkpoint.assembly import PARTS
+from models.decisions import sigmoid
 from models.errors import ModelError
-from models.lab.training import workers
+from models.lab.training import model_writer, workers
 from models.lab.training.loop import CHECKPOINT, load_checkpoint, train_by
 from models.lab.training.model_writer import _origins
 from models.lab.training.runfile import Run
 from models.lab.training.trained_model import TrainedModel
 from models.lab.training.workers import do_all
-from models.manifest import read_manifest, write_manifest
+from models.manifest import Ages, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
 
 
@@ -154,6 +158,32 @@ def test_a_process_that_was_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         do_all([lambda: None] * 4, workers=3, stopped=lambda: False, finished=lambda _: None)
 
 
+def test_another_process_ignores_the_signals_that_stop_a_run_and_ends_with_its_parent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = list[object]()
+    begun = list[Callable[[], None]]()
+
+    class Thread:
+        def __init__(self, *, target: Callable[[], None], daemon: bool) -> None:
+            assert daemon
+            self.start = partial(begun.append, target)
+
+    monkeypatch.setattr("models.lab.training.workers.signal.signal", lambda *own: done.append(own))
+    monkeypatch.setattr("models.lab.training.workers.threading.Thread", Thread)
+    monkeypatch.setattr("models.lab.training.workers.os._exit", done.append)
+    parents = [None, SimpleNamespace(join=lambda: done.append("parent ended"))]
+    monkeypatch.setattr("models.lab.training.workers.multiprocessing.parent_process", lambda: parents.pop(0))
+
+    workers.begin_worker()
+    assert set(done) == {(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    done.clear()
+    begun[0]()
+    assert done == []
+    begun[0]()
+    assert done == ["parent ended", 1]
+
+
 # --- where the weights of a written model came from -------------------------------------------------------------------
 
 
@@ -200,3 +230,46 @@ def test_parts_that_were_not_trained_keep_their_origin(tmp_path: Path) -> None:
         "generator.prefix": "not trained yet, seed 7",
         "detector": own,
     }
+
+
+def test_a_manifest_has_the_settings_of_the_run_and_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = read_manifest(VOCABULARIES.parent)
+    told = SimpleNamespace(
+        name="mine",
+        version="2",
+        licence="none",
+        trained_on="films",
+        intended_use="tests",
+        gray="mimic_jpg",
+        resize="via_256",
+        ages=Ages(least=18),
+    )
+    sizes = replace(shipped.sizes, views=None)
+    network = SimpleNamespace(sizes=sizes)
+    heads = SimpleNamespace(scale=torch.tensor(2.0), offset=torch.tensor(-1.0))
+    model = SimpleNamespace(network=network, heads=heads, vocabulary=SimpleNamespace(learned=("lung", "heart")))
+    monkeypatch.setattr(model_writer, "_origins", lambda *_: {})
+
+    made = model_writer._manifest(cast("Run", SimpleNamespace(model=told, network=sizes)), cast("TrainedModel", model))
+
+    known = made.name, made.version, made.licence, made.trained_on, made.intended_use, made.gray, made.input.resize
+    assert known == ("mine", "2", "none", "films", "tests", "mimic_jpg", "via_256")
+    assert made.input.size == sizes.image_encoder.image_size
+    assert (made.ages, made.sizes, made.vocabulary) == (Ages(least=18), sizes, ("lung", "heart"))
+    # At a difference of cosines of 0.5 the learned logit, exp(2) * x - 1, is what the manifest's temperature gives.
+    assert made.decisions.probability("edema", np.array(0.5)) == pytest.approx(sigmoid(np.array(math.exp(2) * 0.5)))
+    assert made.decisions.default_threshold == pytest.approx(float(sigmoid(np.array(1.0))))
+
+
+def test_weights_keep_a_share_of_those_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = {"a": torch.tensor([4.0]), "b": torch.tensor([1.0])}
+    model = SimpleNamespace(network=SimpleNamespace(state_dict=lambda: trained, sizes=None))
+    monkeypatch.setattr(model_writer, "trained_weights", lambda *_: {"a": torch.tensor([8.0])})
+
+    def averaged(share: float) -> dict[str, float]:
+        run = SimpleNamespace(start="there", start_share=share)
+        state = model_writer._averaged(cast("Run", run), cast("TrainedModel", model))
+        return {name: float(weight) for name, weight in state.items()}
+
+    assert averaged(0.0) == {"a": 4.0, "b": 1.0}
+    assert averaged(0.25) == {"a": 5.0, "b": 1.0}
