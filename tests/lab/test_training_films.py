@@ -17,7 +17,7 @@ from models.errors import ModelError
 from models.lab.training.augment import augment, expose, mirror, move, move_boxes, overlay
 from models.lab.training.batch import collate
 from models.lab.training.catalog import catalog_of, exchange_sides
-from models.lab.training.films import TrainingFilm, find_films, read_films
+from models.lab.training.films import TrainingFilm, digest_of, find_films, read_films
 from models.lab.training.labels import FilmLabels, Line, labels_of
 from models.lab.training.random_streams import film_numbers, stream
 from models.lab.training.runfile import FilmSource
@@ -227,6 +227,26 @@ def test_the_films_of_a_held_out_patient_are_left_out(tmp_path: Path) -> None:
     places = find_films(FilmSource(file=str(path), held_out=str(tmp_path / "held_out.txt")))
 
     assert places[:, 0].tolist() == [1, 3]
+
+
+def test_films_are_told_apart_by_what_is_read_of_them(tmp_path: Path) -> None:
+    path, held_out = tmp_path / "films.jsonl", tmp_path / "held_out.txt"
+    path.write_text("one\n")
+    held_out.write_text("a\n")
+    source = FilmSource(file=str(path), held_out=str(held_out))
+
+    def digest(source: FilmSource = source, *, version: int = 1) -> str:
+        return digest_of(source, version=version)
+
+    first = digest()
+    assert digest(replace(source, repeat=3, balanced=True)) == first
+    others = [digest(version=2), digest(replace(source, most=5)), digest(replace(source, held_out="0.5"))]
+    held_out.write_text("a\nb\n")
+    others.append(digest())
+    held_out.write_text("a\n")
+    path.write_text("other\n")
+    others.append(digest())
+    assert len({first, *others}) == 1 + len(others)
 
 
 @pytest.mark.parametrize(
