@@ -22,12 +22,13 @@ from models.checkpoint.assembly import PARTS
 from models.decisions import sigmoid
 from models.errors import ModelError
 from models.lab.training import model_writer, workers
+from models.lab.training import store as film_store
 from models.lab.training.loop import CHECKPOINT, load_checkpoint, train_by
 from models.lab.training.model_writer import _origins
-from models.lab.training.runfile import Run
+from models.lab.training.runfile import Data, Run
 from models.lab.training.trained_model import TrainedModel
 from models.lab.training.workers import do_all
-from models.manifest import Ages, read_manifest, write_manifest
+from models.manifest import WEIGHTS, Ages, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
 
 
@@ -273,3 +274,43 @@ def test_weights_keep_a_share_of_those_of_the_start(monkeypatch: pytest.MonkeyPa
 
     assert averaged(0.0) == {"a": 4.0, "b": 1.0}
     assert averaged(0.25) == {"a": 5.0, "b": 1.0}
+
+
+@pytest.mark.parametrize("store", ["float32", "half"])
+def test_a_model_is_written_with_its_weights_in_the_asked_precision(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = list[tuple[str, object, bool]]()
+
+    def save(path: Path, state: object, *, half: bool) -> None:
+        saved.append((path.name, state, half))
+
+    def finish(_aside: Path, manifest: object, *, card: str) -> None:
+        assert (manifest, card) == ("manifest", "card of 3")
+
+    state = {"a": torch.zeros(2), "b": torch.zeros(1)}
+    monkeypatch.setattr(model_writer, "save_weights", save)
+    monkeypatch.setattr(model_writer, "complete", finish)
+    monkeypatch.setattr(model_writer, "_averaged", lambda *_: state)
+    monkeypatch.setattr(model_writer, "_manifest", lambda *_: "manifest")
+    monkeypatch.setattr(model_writer, "_card", lambda *_, parameters: f"card of {parameters}")
+    run = SimpleNamespace(output=str(tmp_path), model=SimpleNamespace(store=store))
+
+    written = model_writer.write_model(cast("Run", run), cast("TrainedModel", None))
+
+    assert written == tmp_path / "model" and written.is_dir()
+    assert saved == [(WEIGHTS, state, store == "half")]
+
+
+def test_a_shelf_is_named_by_all_that_its_films_depend_on(tmp_path: Path) -> None:
+    places = np.zeros((2500, 2), np.int64)
+
+    def names(*, side: int = 64, jpeg: bool = True, index: str = "films-a.places") -> list[str]:
+        data = cast("Data", SimpleNamespace(side=side, jpeg=jpeg))
+        made = list(film_store._cut(tmp_path / index, places, data=data))
+        assert sum(len(own) for _, own in made) == len(places) and all(len(own) for _, own in made)
+        return [path.name for path, _ in made]
+
+    every = [names(), names(side=32), names(jpeg=False), names(index="films-b.places")]
+    assert len({name for some in every for name in some}) == sum(len(some) for some in every)
+    assert all(name.startswith("films-a-64-0") for name in names())
