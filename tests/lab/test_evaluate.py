@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal
 
 import cv2
@@ -174,6 +175,49 @@ def test_what_is_said_of_a_film_does_not_depend_on_other_films(evaluated: Evalua
     assert alone.found is not None and again.found is not None
     assert np.array_equal(alone.found.boxes, again.found.boxes)
     assert np.array_equal(alone.region_scores, again.region_scores)
+
+
+def test_a_film_is_shown_to_the_view_head_as_it_is_and_otherwise(
+    evaluated: EvaluatedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    films = Phantoms(parse_set("phantoms:2000000:6"), evaluated.manifest)
+    monkeypatch.setattr(evaluated, "reader", SimpleNamespace(look=lambda gray: gray, view=lambda gray: gray))
+    turns = set[int]()
+
+    for number in range(6):
+        case = films.load(number)
+        seen = {picture.kind: np.asarray(picture.reading) for picture in evaluated._views(case)}
+        assert list(seen) == ["frontal", "mirrored", "rotated", "lateral", "other"]
+        assert {picture.view for picture in evaluated._views(case)} == {case.truth.view} <= {"AP", "PA"}
+        assert np.array_equal(seen["frontal"], case.gray) and np.array_equal(seen["mirrored"], case.gray[:, ::-1])
+        turns |= {turn for turn in range(4) if np.array_equal(seen["rotated"], np.rot90(case.gray, turn))}
+        assert not any(np.array_equal(seen[kind], case.gray) for kind in ("lateral", "other"))
+    assert turns and turns <= {1, 2, 3}
+
+
+def test_a_model_is_measured_on_phantoms_by_its_decisions_for_them(evaluated: EvaluatedModel) -> None:
+    shipped = read_manifest(MODEL)
+
+    drawn = EvaluatedModel(MODEL, shipped, evaluated._engine, evaluated.questions, "phantoms")
+
+    assert evaluated.manifest == shipped
+    assert drawn.manifest == shipped.on_phantoms() != shipped
+    assert drawn.deciding_by(replace(shipped, name="other")).manifest == replace(shipped.on_phantoms(), name="other")
+
+
+def test_a_prompt_set_must_ask_for_every_finding() -> None:
+    questions = read_questions(DEFAULT)
+    without = replace(
+        questions,
+        prompts=tuple(
+            replace(prompt, kind=PromptKind.REGION, negatives=()) if prompt.key == "edema" else prompt
+            for prompt in questions.prompts
+            if prompt.key != "fracture"
+        ),
+    )
+
+    with pytest.raises(ModelError, match="does not ask for edema, fracture; use one that does"):
+        open_model(MODEL, engine="torch", questions=without)
 
 
 def test_a_mined_label_alone_makes_no_film_without_boxes(evaluated: EvaluatedModel) -> None:
