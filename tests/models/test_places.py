@@ -320,6 +320,9 @@ def test_one_side_needs_a_rule_of_sides_alone() -> None:
 
     assert laterality("fracture", found[0][:1], found, decisions, side_of) == "boxes"
     assert laterality("fracture", found[0][:1], found, decisions, None) == "unknown"
+    least = replace(DECISIONS, sides={"fracture": replace(RULE, least=0.75)})
+    reached = found[0], np.array([0.75, 0.25])
+    assert laterality("fracture", found[0][:1], reached, least, side_of) == "boxes"
 
 
 @pytest.mark.parametrize("base", [RIGHT_BASE, LEFT_BASE])
