@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,10 +23,18 @@ import torch
 from models.checkpoint.assembly import PARTS
 from models.decisions import sigmoid
 from models.errors import ModelError
-from models.lab.training import model_writer, workers
+from models.lab.training import loop, model_writer, workers
 from models.lab.training import store as film_store
-from models.lab.training.loop import CHECKPOINT, load_checkpoint, train_by
-from models.lab.training.model_writer import _origins
+from models.lab.training.loop import (
+    CHECKPOINT,
+    Outcome,
+    Progress,
+    StageTrainer,
+    load_checkpoint,
+    save_checkpoint,
+    train_by,
+)
+from models.lab.training.model_writer import TABLE, _origins
 from models.lab.training.runfile import Data, Run
 from models.lab.training.trained_model import TrainedModel
 from models.lab.training.workers import do_all
@@ -66,6 +76,92 @@ def test_a_run_is_refused_that_is_done_or_has_other_processes(tmp_path: Path, mo
     (tmp_path / "model").mkdir()
     with pytest.raises(ModelError, match="model exists already"):
         train_by(run_at(tmp_path), Event())
+
+
+def test_a_checkpoint_has_all_that_a_run_goes_on_with(tmp_path: Path) -> None:
+    network, heads = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW([*network.parameters(), *heads.parameters()])
+    network(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    trainer = SimpleNamespace(
+        run=SimpleNamespace(output=str(tmp_path), fingerprint="a"),
+        model=SimpleNamespace(network=network, heads=heads),
+        optimizer=optimizer,
+        scaler=torch.amp.GradScaler("cpu", init_scale=8.0),
+    )
+
+    save_checkpoint(cast("StageTrainer", trainer), Progress(stage=1, step=5, seconds=2.5, counted=3))
+
+    kept = load_checkpoint(tmp_path, fingerprint="a")
+    assert kept is not None
+    torch.testing.assert_close(kept["network"], dict(network.state_dict()))
+    torch.testing.assert_close(kept["heads"], dict(heads.state_dict()))
+    torch.testing.assert_close(dict(kept["optimizer"]), dict(optimizer.state_dict()))
+    assert kept["scaler"] == trainer.scaler.state_dict() and kept["scaler"]
+    progress = Progress(**kept["progress"])
+    assert (progress.stage, progress.step, progress.seconds, progress.counted) == (1, 5, 2.5, 3)
+
+
+@pytest.mark.parametrize(
+    ("halt", "first", "rows", "saved"),
+    [
+        (None, 0, [("2", "0.5"), ("4", "2.5"), ("5", "4")], [3, 5]),
+        (3, 0, [("2", "0.5")], [3]),
+        (4, 0, [("2", "0.5"), ("4", "2.5")], [3, 4]),
+        (5, 0, [("2", "0.5"), ("4", "2.5"), ("5", "4")], [3, 5]),
+        (None, 2, [("4", "2.5"), ("5", "4")], [3, 5]),
+    ],
+)
+def test_a_stage_is_logged_and_kept_at_its_intervals_and_when_it_is_stopped(
+    halt: int | None,
+    first: int,
+    rows: list[tuple[str, str]],
+    saved: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every step's loss and gradient are its number, from 0."""
+    kept = list[int]()
+
+    def step(_trainer: object, number: int, _batches: object, *, stop: bool) -> Outcome:
+        assert not stop
+        return Outcome(losses=torch.tensor([float(number)]), gradient=float(number), halt=number + 1 == halt)
+
+    monkeypatch.setattr(loop, "take_step", step)
+    monkeypatch.setattr(loop, "disturbed", lambda *_: nullcontext())
+    monkeypatch.setattr(loop, "save_checkpoint", lambda _, progress: kept.append(progress.step))
+    stage = SimpleNamespace(name="contrast", losses={"sentences": 3.0}, batch=4, accumulation=2, noise=None)
+    begun = list[int]()
+    trainer = SimpleNamespace(
+        run=SimpleNamespace(
+            output=str(tmp_path),
+            stages=[stage, SimpleNamespace(losses={"sentences": 1.0, "boxes": 2.0})],
+            machine=SimpleNamespace(log=2, checkpoint=3),
+        ),
+        stage=stage,
+        steps=5,
+        model=SimpleNamespace(network=torch.nn.Linear(1, 1)),
+        batches=begun.append,
+        rate=lambda step: step / 10,
+    )
+
+    done = loop._train_stage(
+        cast("StageTrainer", trainer),
+        Progress(step=first, sums=torch.zeros(2), rows=[{"stage": "view", "step": "7"}]),
+        stopped=lambda: False,
+        report=lambda *_: None,
+    )
+
+    assert done is (halt in (None, 5)) and begun == [first]
+    with (tmp_path / TABLE).open(newline="") as file:
+        before, *told = csv.DictReader(file)
+    columns = "stage step seconds pictures_per_second learning_rate gradient total sentences boxes"
+    assert list(before) == columns.split() and (before["stage"], before["step"]) == ("view", "7")
+    assert [(row["step"], row["gradient"]) for row in told] == rows
+    assert kept == saved
+    for row in told:
+        assert row["sentences"] == row["gradient"] and float(row["total"]) == pytest.approx(3 * float(row["sentences"]))
+        assert float(row["learning_rate"]) == pytest.approx((int(row["step"]) - 1) / 10)
 
 
 # --- jobs in several processes, here in threads -----------------------------------------------------------------------
