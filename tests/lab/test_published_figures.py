@@ -37,10 +37,11 @@ from models.lab.evaluation.published.classification import (
 )
 from models.lab.evaluation.published.clinical_efficacy import Told, mark
 from models.lab.evaluation.published.grounding import SIDE, Grounded, mask
-from models.lab.evaluation.published.labels import Phrase, PublishedLabels
+from models.lab.evaluation.published.labels import Phrase, PublishedLabels, published_tasks_of
 from models.lab.evaluation.published.model import PublishedModel
 from models.lab.evaluation.request import DEFAULT, FIGURE_TASKS
 from models.lab.evaluation.statistics import Bootstrap
+from models.lab.film_lines import FilmLine
 from models.lab.tasks.batch import Picture
 from models.lab.tasks.detection import OVERLAP, DetectionSettings
 from models.lab.tasks.prompts import ClassVectors, embed
@@ -295,6 +296,42 @@ def test_regions_without_a_box_are_unknown(model: PublishedModel, picture: Pictu
     assert [name for name, is_known in zip(REGIONS, known, strict=True) if is_known] == ["spine"]
     assert made.there.sum() == 1 and made.there[REGIONS.index("spine"), 24]
     assert judged(model, vectors, PublishedLabels(), picture) is None
+
+
+EVERY_MSCXR = sorted(
+    f"mscxr/{name}"
+    for name in (
+        *("Atelectasis", "Cardiomegaly", "Consolidation", "Edema"),
+        *("Lung Opacity", "Pleural Effusion", "Pneumonia", "Pneumothorax"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "tasks"),
+    [
+        ({}, set()),
+        (
+            {"boxes": [{"label": "mscxr/Pneumonia", "xyxy": [1, 2, 3, 4]}]},
+            {"detection_mscxr", "region_classification_mscxr"},
+        ),
+        ({"located": EVERY_MSCXR}, {"detection_mscxr"}),
+        ({"located": EVERY_MSCXR[1:]}, set()),
+        (
+            {"phrases": [{"text": "Edema.", "boxes": [[0, 0, 1, 1]]}]},
+            {"grounding_mscxr", "region_explanation_mscxr"},
+        ),
+        ({"phrases": [{"text": "Edema.", "boxes": []}]}, set()),
+        ({"sentences": [{"text": "Edema.", "regions": ["spine"]}]}, {"region_explanation_imagenome", "report_mimic"}),
+        ({"sentences": [{"text": "Edema.", "regions": []}]}, {"report_mimic"}),
+        ({"report": "Edema."}, {"report_mimic"}),
+        ({"report": " "}, set()),
+    ],
+)
+def test_a_line_serves_the_tasks_of_the_paper_that_its_labels_suffice_for(
+    line: dict[str, object], tasks: set[str]
+) -> None:
+    assert published_tasks_of(cast("FilmLine", line)) == tasks
 
 
 # ---- texts, as published and in analyses
