@@ -64,13 +64,18 @@ def test_read_films_are_told_apart_from_those_with_a_mined_label() -> None:
     unread = [film(100 + i, read_as="", is_mined_normal=i % 2 == 0) for i in range(60)]
     told = [replace(truth, mined_normal=None) for truth in unread if truth.mined_normal]
     films = [*read, *unread, *told]
-    scores = [{"lung_opacity": 0.0, "no_finding": float(truth.read_as == "Normal")} for truth in films]
+    scores = [
+        {"lung_opacity": float(truth.read_as not in ("", "Normal")), "no_finding": float(truth.read_as == "Normal")}
+        for truth in films
+    ]
     scores[-len(told) :] = [{"lung_opacity": 0.0, "no_finding": 1.0} for _ in told]
 
     figures = measure(films_of(films, scores), Bootstrap(resamples=0))
 
     assert figures["auroc_no_finding_read"] == 1.0
     assert figures["auroc_no_finding_mined"] == 0.5
+    assert figures["opacity_against_normal"] == 1.0
+    assert figures["opacity_against_all_others"] == 0.75, "half of the others have the scores of opacities"
 
 
 def test_a_finding_of_few_films_is_never_called_present() -> None:
@@ -80,6 +85,12 @@ def test_a_finding_of_few_films_is_never_called_present() -> None:
 
     assert called.chosen == {"lung_opacity", "no_finding"}
     assert not called.present[:, films.place("edema")].any()
+    assert cross_fitted(films, left_out=["lung_opacity"]).chosen == {"no_finding"}
+    figures = measure(films, Bootstrap(resamples=0))
+    areas = figures["per_class"]
+    assert isinstance(areas, dict)
+    assert figures["macro_auroc"] == pytest.approx((areas["lung_opacity"] + areas["no_finding"]) / 2)
+    assert measure(films, Bootstrap(resamples=0), most_false=0.02)["false_findings"] < figures["false_findings"] <= 0.1  # type: ignore[operator]
 
 
 def test_a_mined_label_alone_makes_no_film_normal() -> None:
@@ -124,6 +135,10 @@ def test_intervals_come_from_patients_not_films() -> None:
 
     assert bounds[1] == pytest.approx(bounds[0]), "six films of each patient tell no more than one"
     assert bounds[0][1] - bounds[0][0] > 0.15
+    drawn = iter(range(101))
+    known = Bootstrap(resamples=101).intervals(lambda _: {"a": float(next(drawn)), "b": None}, np.array(["one", "two"]))
+    assert known == {"a": [2.5, 97.5]}
+    assert films_of([Truth(), Truth()], [{}, {}]).patients[0] != films_of([Truth(), Truth()], [{}, {}]).patients[1]
 
 
 def test_a_curve_says_what_false_findings_buy() -> None:
@@ -166,7 +181,16 @@ def test_a_file_says_who_read_a_film_and_how(tmp_path: Path) -> None:
     assert truth.mined_normal is False, "as its report says"
     assert "lung_opacity" in truth.located and "support_devices" not in truth.located
 
+    for age, group in (("39", "to 39"), ("40", "40 to 59"), ("59", "40 to 59"), ("60", "from 60")):
+        path.write_text(json.dumps(line | {"age": age, "view": "LATERAL"}))
+        truth = read_films(path, read_manifest(MODEL)).load(0).truth
+        assert (truth.groups, truth.age, truth.view) == ({"view LATERAL", f"age {group}"}, int(age), "")
+
     del line["rsna"]
+    path.write_text(json.dumps(line | {"truth": {"present": {"pneumonia": False}}, "located": ["fracture"]}))
+    corrected = read_films(path, read_manifest(MODEL)).load(0).truth
+    assert not corrected.labels["pneumonia"], "what a reader corrected goes before all"
+    assert corrected.located == {"fracture"}
     path.write_text(json.dumps(line | {"nih_labels": ["No Finding"]}))
     [mined] = [read_films(path, read_manifest(MODEL)).load(0)]
     assert "pleural_effusion" in mined.truth.located

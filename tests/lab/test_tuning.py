@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from models.decisions import LEFT_OUT, Decisions, Measurement, Readout, sigmoid
+from models.decisions import LEFT_OUT, Band, Decisions, Measurement, PhantomThreshold, Readout, sigmoid
 from models.errors import ModelError
 from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed
@@ -22,6 +22,7 @@ from models.lab.evaluation.thresholds import (
     calibrate,
     choose,
     expected,
+    fitted,
     half_right,
     measured_band,
     same_point,
@@ -36,6 +37,7 @@ from models.lab.evaluation.tuning import (
     tune,
     without_often_shown,
 )
+from models.lab.evaluation.tuning import labelled as labelled_films
 from models.lab.phantoms import FINDINGS, parse_set
 from models.lab.tasks.detection import DetectionSettings
 from models.lab.training.split import folds_of
@@ -178,6 +180,35 @@ def test_tuning_on_real_films_leaves_out_what_is_shown_often(
     assert tuned.decisions.leaves_out("fracture") is is_left_out
 
 
+def test_a_mined_label_alone_says_nothing_of_normal_films(untrained_weights: Path) -> None:
+    """Of 40 films 20 are normal, by their reports; of half of these a radiologist says so, too."""
+    read = [
+        Truth(
+            labels={"edema": bool(number % 2), "no_finding": not number % 2},
+            mined_normal=not number % 2,
+            read_as="Normal" if number % 4 == 0 else "",
+            region_findings={"left lung": frozenset({"edema"} if number % 2 else ())},
+        )
+        for number in range(40)
+    ]
+    said = [
+        Weighed(
+            differences={"edema": number / 40, "no_finding": 0.5 - number / 40},
+            positiveness={"left_lung": 0.8 if number % 2 else 0.2, "right_lung": 0.9},
+        )
+        for number in range(40)
+    ]
+
+    films = labelled_films(read, said)
+    tuned = tune(
+        replace(read_manifest(untrained_weights), decisions=START), read, said, population="phantoms", aim=Aim()
+    )
+
+    assert films["no_finding"].there.tolist() == [True] * 10, "where somebody read the film"
+    assert (len(films["edema"].there), films["edema"].normal.tolist()) == (40, [n / 40 for n in range(0, 40, 4)])
+    assert tuned.decisions.region_threshold == pytest.approx(0.5, abs=1e-6)
+
+
 def weighed(differences: dict[str, float]) -> Weighed:
     """Return what decisions are made from, without boxes and regions."""
     return Weighed(differences=differences, positiveness={})
@@ -230,6 +261,24 @@ def test_probabilities_of_a_readout_are_those_of_films_of_people_alone() -> None
     assert decisions.probability("edema", difference) == pytest.approx(0.5)
     for plain in (decisions.probability(None, difference), decisions.on_phantoms().probability("edema", difference)):
         assert plain == pytest.approx(1 / (1 + np.exp(-0.5)))
+    assert decisions.measured("edema", 0.6, own).readout == {}, "a threshold is of the readout that it was chosen with"
+    moved = best_decisions(decisions, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="phantoms", aim=Aim())
+    assert moved.temperature != decisions.temperature
+    assert (moved.threshold("edema"), moved.readout) == (0.5, decisions.readout), (
+        "no temperature divides its difference"
+    )
+    band = Band(lower=0.3, below=9, missed=1, within=9, shown=1)
+    phantom_threshold = PhantomThreshold(threshold=0.4, positives=9, negatives=9, band=band)
+    both = replace(decisions, phantoms={"edema": phantom_threshold})
+    moved = best_decisions(both, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="phantoms", aim=Aim())
+    assert moved.phantoms["edema"] == replace(
+        phantom_threshold,
+        threshold=same_point(0.4, 1.0, moved.temperature),
+        band=replace(band, lower=same_point(0.3, 1.0, moved.temperature)),
+    )
+    by_hand = replace(decisions, readout={}).set_by_hand("edema", 0.4)
+    again = best_decisions(by_hand, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="phantoms", aim=Aim())
+    assert again.measurements["edema"].threshold == same_point(0.5, 1.0, again.temperature)
     with pytest.raises(ValueError, match=r"readout\.edema needs measurements\.edema on films of people"):
         replace(decisions, measurements={"edema": replace(own, measured_on="phantoms")})
 
@@ -258,6 +307,23 @@ def test_opacity_has_half_of_the_false_findings() -> None:
     opacity, edema, fracture = (points[key].threshold for key in ("lung_opacity", "edema", "fracture"))
     assert opacity == expected(some.read_out(points["lung_opacity"].readout).normal, 0.05)
     assert edema == fracture == expected(some.read_out(points["edema"].readout).normal, 0.025)
+    rare = replace(some, there=there & (np.arange(400) % 40 == 0))
+    [point] = choose({"edema": rare}, Aim(false_findings=0.4)).values()
+    said = rare.read_out(point.readout)
+    assert point.threshold == half_right(said) > expected(said.normal, 0.2), "half of the films called must show it"
+
+
+def test_what_tells_the_opposite_is_not_turned_round() -> None:
+    there = np.arange(40) % 4 == 0
+
+    readout = fitted(np.where(there, -1.0, 1.0), there)
+
+    assert sigmoid(readout.slope * np.array([-1.0, 1.0]) + readout.offset) == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_threshold_never_becomes_one_that_leaves_out() -> None:
+    assert same_point(0.999, 1.0, 0.1) < LEFT_OUT
+    assert same_point(LEFT_OUT, 1.0, 2.0) == LEFT_OUT
 
 
 def test_half_of_the_films_called_show_the_finding() -> None:
@@ -399,6 +465,10 @@ def test_a_patient_has_no_say_in_the_decisions_for_their_films() -> None:
     assert all(before[film].manifest == after[film].manifest for film in OF_FIRST)
     assert all(before[film].manifest != after[film].manifest for film in rest)
     assert before[OF_FIRST[0]].manifest.decisions.measurements["edema"].measured_on == "hospital"
+    own = replace(MANIFEST.decisions, readout={}, phantoms={}, measurements={}, thresholds={"edema": LEFT_OUT})
+    left_out = cast(EvaluatedModel, Weighing(replace(MANIFEST, decisions=own)))
+    chosen = for_each_film(left_out, source(there), population="hospital", most_false=0.1, report=quiet)
+    assert {key for film in chosen for key in film.manifest.decisions.left_out} == {"edema"}
 
 
 def test_films_that_chose_are_counted_and_refused() -> None:
