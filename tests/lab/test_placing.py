@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from models.checkpoint.files import verify
 from models.decisions import Decisions, PlaceRule
 from models.engines import FloatArray
+from models.lab.evaluation import evaluated_model, placing
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections
-from models.lab.evaluation.evaluated_model import side_of
+from models.lab.evaluation.evaluated_model import EvaluatedModel, side_of
 from models.lab.evaluation.place_accuracy import PlacedFilm, Told, figures
 from models.lab.evaluation.placing import (
     LEAST_TOLD,
@@ -33,9 +38,10 @@ from models.lab.evaluation.placing import (
 from models.lab.evaluation.request import SHARES
 from models.lab.phantoms import FINDINGS
 from models.lab.tasks.detection import DetectionSettings
-from models.lab.training.split import Outside, folds_of
-from models.manifest import Manifest, read_manifest
+from models.lab.training.split import Outside, Patients, folds_of
+from models.manifest import MANIFEST, Manifest, read_manifest
 from models.network.detector import Detection
+from models.progress import ProgressReport
 from models.reading.places import side_certainty
 from models.reading.tokenizers import VOCABULARIES
 
@@ -85,6 +91,7 @@ def test_the_lowest_number_that_reaches_its_goal_is_chosen() -> None:
     assert choose([*right, *wrong], 0.8) == pytest.approx(0.12)
     assert choose([*right, *wrong], 1.0) == 0.5
     assert choose(right[1:], 0.8) is None
+    assert choose(right[:9], 0.8) is None and choose(right[:10], 0.8) == 0.5
     assert choose(wrong * 5, 0.8) is None
 
 
@@ -98,6 +105,8 @@ def test_a_rule_is_counted_on_patients_that_chose_nothing_and_must_reach_its_goa
     assert rule == PlaceRule(measured_on="hospital", least=0.9, told=100, right=100 - len(of_fold))
     assert cross(made[:2], 0.7, measured_on="hospital") is None
     assert by_folds(made[:2], 0.7) == [math.inf] * 5
+    assert choose(misled, 0.88) == 0.9
+    assert cross(misled, 0.88, measured_on="hospital") is None, "87 of 100 are right on patients that chose nothing"
     lucky = [replace(item, number=0.1, is_right=False) for item in made[:10]] + made[10 : 10 + LEAST_TOLD]
     assert choose(lucky, 1.0) == 0.9
     assert cross(lucky, 1.0, measured_on="hospital") is None, "fewer than ten of other patients were told"
@@ -105,8 +114,15 @@ def test_a_rule_is_counted_on_patients_that_chose_nothing_and_must_reach_its_goa
 
 @pytest.mark.parametrize(
     ("true", "is_right"),
-    [((RIGHT,), True), ((HIGHER,), True), ((LEFT,), False), (((0.25, 0.7, 0.02, 0.02),), False), ((), False)],
-    ids=["same", "IoU of a third", "other side", "inside, but small", "no finding"],
+    [
+        ((RIGHT,), True),
+        ((HIGHER,), True),
+        (((0.25, 0.7, 0.2, 0.042),), True),
+        (((0.25, 0.7, 0.2, 0.038),), False),
+        ((LEFT,), False),
+        ((), False),
+    ],
+    ids=["same", "IoU of a third", "IoU of 0.21", "IoU of 0.19", "other side", "no finding"],
 )
 def test_a_box_is_right_by_its_overlap(true: tuple[tuple[float, ...], ...], is_right: bool) -> None:
     [box] = film(true=true).boxes()
@@ -148,6 +164,7 @@ def test_counts_are_those_above_the_limit_of_each_film_and_of_each_fold() -> Non
 
     made = figures(some, [0.5] * 4 + [math.inf], resamples=20)
 
+    assert (len(some[1].drawn(0.2)), len(some[1].drawn(0.21))) == (1, 0), "a box is drawn from its limit on"
     assert {name: made.counts[name] for name in ("reported", "with_box", "boxes", "boxes_right")} == {
         "reported": 4,
         "with_box": 2,
@@ -176,6 +193,8 @@ def test_a_side_is_chosen_with_the_zone_that_it_brings() -> None:
     assert rules_of([*good, *right_on_both], measured_on="hospital").sides is not None
     assert rules_of([*good, *both], measured_on="hospital").sides is None, "the finding is on one of both sides"
     assert rules_of([*other_zone, *right_on_both], measured_on="hospital").sides is None, "both do not count for one"
+    seldom = [replace(own, true=np.array([HIGHER])) if place % 8 == 0 else own for place, own in enumerate(good)]
+    assert rules_of(seldom, measured_on="hospital").sides is None, "fewer than nine of ten"
     assert rules_of(good[:3], measured_on="hospital") == Rules(boxes=None, sides=None, limits=[math.inf] * 5)
 
 
@@ -206,6 +225,22 @@ def test_rules_that_are_better_replace_those_of_their_finding_alone() -> None:
     assert again.boxes["edema"].least == 0.1
     assert again.sides == {}, "a side was chosen for other boxes"
     assert with_rules(with_both, {}) == with_both
+
+
+@pytest.mark.parametrize(
+    ("x", "width", "middle", "side"),
+    [
+        (0.45, 0.18, None, "right"),
+        (0.55, 0.18, None, "left"),
+        (0.45, 0.22, None, None),
+        (0.45, 0.18, 0.3, "left"),
+        (0.55, 0.18, 0.7, "right"),
+    ],
+)
+def test_a_side_is_that_of_the_spine_with_a_little_beyond_it(
+    x: float, width: float, middle: float | None, side: str | None
+) -> None:
+    assert side_of(x, width, middle=middle) == side
 
 
 def test_all_patients_but_some() -> None:
@@ -259,3 +294,67 @@ def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(normal: PlacedFil
     assert isinstance(told, dict)
     assert told["before"]["with_box"] == 0
     assert told["after"]["boxes_right"] == (len(PATIENTS) if is_chosen else 0)
+
+
+class Reader:
+    weights_sha256, engine = "0" * 64, "onnx"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model that reads nothing."""
+
+    manifest: Manifest
+    reader: Reader = field(default_factory=Reader)
+
+
+def test_rules_that_are_better_are_written_only_if_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ignored = shutil.ignore_patterns("onnx", "parity.json")
+    model = Path(shutil.copytree(VOCABULARIES.parent, tmp_path / "model", ignore=ignored))
+    (tmp_path / "held_out.txt").write_text("p1\n", encoding="utf-8")
+    (tmp_path / "normals.txt").write_text("p2\n", encoding="utf-8")
+    reads: list[tuple[str, list[str]]] = []
+    limits = {"edema": {"before": 0.5, "chosen": 0.3, "is_better": True}}
+
+    def read(
+        _model: EvaluatedModel,
+        path: Path,
+        patients: Patients | None,
+        _report: ProgressReport,
+        *,
+        is_located: bool = True,
+    ) -> Films:
+        named = ["everybody"] if patients is None else [name for name in ("p1", "p2", "p3") if name in patients]
+        reads.append((path.name, named))
+        return Films(truths=[Truth()], places={})
+
+    def judged(*_films: object, population: str, resamples: int) -> tuple[dict[str, object], dict[str, Rules]]:
+        rule = replace(BOX, measured_on=population)
+        return {"limits": limits}, {"edema": Rules(boxes=rule, sides=None, limits=())}
+
+    monkeypatch.setattr(evaluated_model, "open_model", lambda *_parts, **_options: Opened(read_manifest(model)))
+    monkeypatch.setattr(placing, "_read", read)
+    monkeypatch.setattr(placing, "judge", judged)
+    command = ["films.jsonl", "--model", str(model), "--held-out", str(tmp_path / "held_out.txt")]
+    command += ["--normals", "normals.jsonl", "--out", str(tmp_path / "places.json")]
+    before = (model / MANIFEST).read_bytes()
+
+    assert placing.main(command) == 0
+
+    assert reads == [("films.jsonl", ["p2", "p3"]), ("films.jsonl", ["p1"]), ("normals.jsonl", ["everybody"])]
+    assert json.loads(capsys.readouterr().out) == limits
+    document = json.loads((tmp_path / "places.json").read_text(encoding="utf-8"))
+    assert (document["data"], document["held_out"]) == ("boxes:films.jsonl", "held_out.txt")
+    assert document["tasks"]["places"] == {"limits": limits}
+    assert (model / MANIFEST).read_bytes() == before, "without --write"
+
+    assert (
+        placing.main([*command, "--write", "--population", "clinic", "--set-aside", str(tmp_path / "normals.txt")]) == 0
+    )
+
+    assert reads[-1] == ("normals.jsonl", ["p2"])
+    after = read_manifest(model)
+    verify(model, after)
+    assert after.decisions.boxes["edema"] == replace(BOX, measured_on="clinic")
