@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -31,16 +31,17 @@ from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation import anatomy, regions, reports, run, side_questions, views
 from models.lab.evaluation.boxes_file import read_films
-from models.lab.evaluation.cases import SideQuestion, Truth
+from models.lab.evaluation.cases import SideQuestion, Truth, truth_of_phantom
 from models.lab.evaluation.command import evaluate
 from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.detection import measure as measure_detection
 from models.lab.evaluation.document import tables
 from models.lab.evaluation.reports import measure_sentences
 from models.lab.evaluation.request import Request
 from models.lab.evaluation.statistics import Bootstrap, area_under_curve, calibration_error, reliability
 from models.lab.evaluation.thresholds import TEMPERATURES, best_temperature
 from models.lab.evaluation.views import Kind, SeenView
-from models.lab.phantoms import FINDINGS
+from models.lab.phantoms import FINDINGS, phantom
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
 from models.progress import quiet
@@ -53,6 +54,7 @@ NEVER = Bootstrap(resamples=0)
 KEY = "cardiomegaly"
 Figures = Mapping[str, float]
 NUMBER = FINDINGS.index(KEY)
+PLACES: dict[str, int] = {key: number for number, key in enumerate(FINDINGS)}
 
 
 def moved(box: FloatArray, share: float) -> FloatArray:
@@ -106,6 +108,32 @@ def test_films_drawn_anew_give_the_figures_of_these_films() -> None:
     assert Precision(truths, said).per_class(drawn) == pytest.approx(expected, nan_ok=True)
 
 
+def test_precision_is_averaged_over_the_findings_that_some_film_has() -> None:
+    def boxes(key: str, box: FloatArray) -> Detections:
+        return Detections(box[np.newaxis], np.array([PLACES[key]]), np.array([0.9], dtype=np.float32))
+
+    kept = [("cardiomegaly", HEART, HEART), ("edema", HEART, AWAY), ("consolidation", HEART, HEART)]
+    kept += [("fracture", HEART, moved(HEART, 0.5))]
+    truths = [Truth(boxes={key: own[np.newaxis]}, located=frozenset(FINDINGS)) for key, own, _ in kept]
+
+    figures = measure_detection(truths, [boxes(key, box) for key, _, box in kept], Bootstrap(resamples=3))
+
+    assert figures["map"] == pytest.approx((1 + 0 + 1 + 3 / 7) / 4)
+    assert figures["large_four"] == pytest.approx(1 / 2)
+    assert figures["consolidation_and_opacity"] == pytest.approx(1.0)
+    per_class = cast("Mapping[str, float | None]", figures["per_class"])
+    assert {key for key, value in per_class.items() if value is not None} == {key for key, _, _ in kept}
+    assert cast("Figures", figures["deviations"])["map"] > 0
+
+
+def test_the_constant_answer_to_detection_is_the_mean_box_on_every_film() -> None:
+    figures = run._constant_detection([truth(HEART), truth(moved(HEART, 0.4)), truth(), truth()])
+
+    # A box that is moved by a fifth shares 2 of 3 with its own: enough for six of seven.
+    expected = {"map": 6 / 7, "large_four": 6 / 7, "consolidation_and_opacity": None}
+    assert figures == pytest.approx(expected, abs=1e-6)
+
+
 def test_overlap_is_averaged_over_films_then_over_regions() -> None:
     lung, heart = HEART, AWAY
     truths = [
@@ -140,6 +168,42 @@ def test_pairs_say_what_the_name_of_a_region_does_not() -> None:
     assert pairs[~np.isnan(pairs)].tolist() == [0.5, 0.5]
 
 
+def test_regions_are_measured_by_their_pairs_and_by_finding() -> None:
+    """Of the right lung every film is judged rightly, of the left one every film wrongly; edema only of few."""
+    few = "edema"
+    truths, scores = list[Truth](), list[NDArray[np.float32]]()
+    for number in range(10):
+        there = number < 5
+        held = frozenset({KEY}) if there else frozenset[str]()
+        alone = held | {few} if number < 4 else held
+        truths.append(Truth(region_findings={"right lung": held, "left lung": alone}, judged=frozenset({KEY, few})))
+        said = np.zeros((2, len(FINDINGS)), dtype=np.float32)
+        said[:, NUMBER] = [0.9, 0.1] if there else [0.1, 0.9]
+        said[:, PLACES[few]] = 0.5
+        scores.append(said)
+
+    figures = regions.measure(regions.judged_of(truths, scores), Bootstrap(resamples=2))
+
+    assert figures["auroc_per_pair"] == 0.5
+    by_finding = cast("Mapping[str, float | None]", figures["per_finding"])
+    assert (by_finding[KEY], by_finding[few]) == (0.5, None)
+    assert figures["auroc_pooled"] == pytest.approx(area_under_curve(*flat(truths, scores, (KEY, few))))
+    assert set(cast("Figures", figures["deviations"])) <= {"auroc_pooled", "auroc_per_pair"}
+
+
+def flat(
+    truths: list[Truth], scores: list[NDArray[np.float32]], keys: tuple[str, ...]
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Whether each finding is in each region of each film, and its score."""
+    pairs = [
+        (key in held, float(row[PLACES[key]]))
+        for film, said in zip(truths, scores, strict=True)
+        for held, row in zip(film.region_findings.values(), said, strict=True)
+        for key in keys
+    ]
+    return np.array([there for there, _ in pairs]), np.array([score for _, score in pairs])
+
+
 @pytest.mark.parametrize(
     ("box", "followed"),
     [
@@ -166,6 +230,31 @@ def test_hints_are_counted_by_whether_their_wording_was_taught() -> None:
     )
 
     assert figures == {"accuracy": 0.5, "accuracy_taught": 1.0, "accuracy_untaught": 0.0, "asked": 2, "deviations": {}}
+
+
+class Drawn(Bootstrap):
+    """Draws the first of two films twice, and gives its figures for deviations."""
+
+    def deviations(
+        self, measure: Callable[[NDArray[np.intp]], Mapping[str, float | None]], films: int
+    ) -> dict[str, float]:
+        assert films == 2
+        return {name: value for name, value in measure(np.array([0, 0, 1])).items() if value is not None}
+
+
+def test_a_film_that_is_drawn_twice_counts_twice() -> None:
+    asked = SideQuestion(text="", boxes=HEART[np.newaxis], others=AWAY[np.newaxis], taught=True)
+    hints = [Truth(hints=(asked,))] * 2
+    pictures = [[seen_view("frontal", "PA")], [seen_view("frontal", "lateral")]]
+
+    of_hints = side_questions.measure(hints, [HEART[np.newaxis], AWAY[np.newaxis]], Drawn())["deviations"]
+    of_views = views.measure(pictures, Drawn())["deviations"]
+    of_boxes = measure_detection([truth(HEART), truth(HEART)], [found((HEART, 0.9)), found()], Drawn())["deviations"]
+
+    assert of_hints == pytest.approx({"accuracy": 2 / 3, "accuracy_taught": 2 / 3})
+    assert cast("Figures", of_views)["kept"] == pytest.approx(2 / 3)
+    # Two of three are found: precision 1 at the 67 recalls from 0 to 0.66, of 101.
+    assert cast("Figures", of_boxes)["map"] == pytest.approx(67 / 101)
 
 
 def test_reports_are_judged_by_the_classes_that_are_known() -> None:
@@ -304,11 +393,22 @@ def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> Non
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     manifest = read_manifest(VOCABULARIES.parent)
 
+    for number, film in enumerate(read_films(path, manifest).load(number).truth for number in range(3)):
+        drawn = truth_of_phantom(phantom(2_910_000 + number, side=320))
+        asked = {hint.text: hint for hint in drawn.hints if hint.taught}
+        assert {hint.text for hint in film.hints} == asked.keys() and all(hint.taught for hint in film.hints)
+        for hint in film.hints:
+            for own, expected in ((hint.boxes, asked[hint.text].boxes), (hint.others, asked[hint.text].others)):
+                assert sorted(own.tolist()) == pytest.approx(np.array(sorted(expected.tolist())), abs=0.002)
+        assert {hint.taught for hint in drawn.hints} <= {True, False}
+
     def ratios() -> list[float | None]:
         return [anatomy.true_ratio(read_films(path, manifest).load(number).truth) for number in range(3)]
 
     told = ratios()
-    path.write_text("\n".join(json.dumps({**line, "cardiothoracic_ratio": None}) for line in lines))
+    path.write_text(
+        "\n".join(json.dumps({key: line[key] for key in line if key != "cardiothoracic_ratio"}) for line in lines)
+    )
     by_boxes = ratios()
 
     assert told == [line["cardiothoracic_ratio"] for line in lines]
