@@ -16,6 +16,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
 
 from export import build, float16, parity
 from export.float16 import FLOAT16 as HALF
@@ -321,7 +322,6 @@ def test_a_changed_float16_graph_is_refused_and_others_open(half_model: Path, tm
     assert open_engine(folder, engine="onnx").name == "onnx"
 
 
-@RUNTIMES
 def test_a_weight_beyond_float16_is_refused() -> None:
     large = numpy_helper.from_array(np.array([[1, 70000], [0, 0]], np.float32), "large")
 
@@ -329,10 +329,96 @@ def test_a_weight_beyond_float16_is_refused() -> None:
         to_float16(one_node("Add", large))
 
 
-@RUNTIMES
 def test_a_single_number_beyond_float16_is_a_mask_and_saturates() -> None:
     mask = numpy_helper.from_array(np.array(-3.4e38, np.float32), "mask")
 
     (weight,) = to_float16(one_node("Add", mask)).graph.initializer
 
     assert numpy_helper.to_array(weight) == np.finfo(np.float16).min
+
+
+def graph_of(*nodes: tuple[str, str, tuple[str, ...], str], shape: tuple[int, ...] = (2, 3)) -> ModelProto:
+    """A graph from x to z; nodes: operator, the module that it was traced in, inputs and output."""
+    made = []
+    for operator, scope, inputs, output in nodes:
+        node = helper.make_node(operator, list(inputs), [output], doc_string="traced")
+        scopes = onnx.StringStringEntryProto(key="pkg.torch.onnx.name_scopes", value=repr(["", scope, "a node"]))
+        node.metadata_props.append(scopes)
+        made.append(node)
+    given, made_of = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xz")
+    weights = [numpy_helper.from_array(np.full(shape[-1:], value, np.float32), name) for name, value in OWN.items()]
+    graph = helper.make_graph(made, "several", [given], [made_of], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+OWN = {"third": 1 / 3, "unused": 1.0}
+INNER, BETWEEN = "network.image_encoder.layers.0.attention.query", "network.image_encoder.layers.0"
+
+
+def kinds_of(model: ModelProto) -> dict[str, int]:
+    kinds = element_types(to_float16(model))
+    return {name: kind for name, kind in kinds.items() if name in {"a", "b", "z"}}
+
+
+@pytest.mark.parametrize(
+    ("operator", "scope", "kind"),
+    [
+        ("Mul", INNER, HALF),
+        ("Mul", BETWEEN, FLOAT32),
+        ("Mul", "network.detector", FLOAT32),
+        ("Mul", "network.detector.layers.1.mlp", HALF),
+        ("Mul", "network.detector.box.expand", FLOAT32),
+        ("Mul", "network.detector.score", FLOAT32),
+        ("Mul", "network.post_decoder.layers.3.cross_attention", FLOAT32),
+        ("Mul", "network.post_decoder.layers.3.cross_attention.key", FLOAT32),
+        ("Mul", "network.post_decoder.layers.3.self_attention.key", HALF),
+        ("Div", INNER, FLOAT32),
+        ("Pow", INNER, FLOAT32),
+        ("Mul", "", FLOAT32),
+    ],
+)
+def test_a_node_has_the_precision_of_its_module_and_operator(operator: str, scope: str, kind: int) -> None:
+    model = graph_of((operator, scope, ("x", "third"), "a"), ("Mul", BETWEEN, ("a", "third"), "z"))
+
+    assert kinds_of(model) == {"a": kind, "z": FLOAT32}
+
+
+def test_an_encoder_whose_stem_are_convolutions_stays_float32() -> None:
+    def model(scope: str) -> ModelProto:
+        begin = ("Mul", scope, ("x", "third"), "a")
+        return graph_of(begin, ("Mul", INNER, ("a", "third"), "b"), ("Exp", "", ("b",), "z"))
+
+    assert kinds_of(model("network.image_encoder.stem"))["b"] == HALF
+    assert kinds_of(model("network.image_encoder.stem.1"))["b"] == FLOAT32
+
+
+def test_a_tensor_is_cast_once_and_moved_as_it_is() -> None:
+    model = graph_of(
+        ("Mul", INNER, ("x", "third"), "a"),
+        ("Add", INNER, ("a", "x"), "b"),
+        ("Identity", BETWEEN, ("b",), "c"),
+        ("Identity", BETWEEN, ("x",), "d"),
+        ("Add", BETWEEN, ("c", "d"), "e"),
+        ("Add", BETWEEN, ("e", "c"), "z"),
+    )
+
+    half = to_float16(model)
+
+    assert [node.op_type for node in half.graph.node].count("Cast") == 2, "x to float16, c to float32"
+    kinds = element_types(half)
+    assert [kinds[name] for name in "abcdez"] == [HALF, HALF, HALF, FLOAT32, FLOAT32, FLOAT32]
+    assert {weight.name: weight.data_type for weight in half.graph.initializer} == {"third_float16": HALF}
+    assert not any(node.doc_string or node.metadata_props for node in half.graph.node)
+    given = {"x": np.array([[1, 2, 3], [4, 5, 6]], np.float32)}
+    made, expected = (np.asarray(next(iter(ReferenceEvaluator(each).run(None, given)))) for each in (half, model))
+    assert made.dtype == np.float32
+    assert made == pytest.approx(expected, rel=1e-2)
+    assert made != pytest.approx(expected, rel=1e-5)
+
+
+def test_an_output_that_was_computed_in_float16_is_given_in_float32() -> None:
+    half = to_float16(graph_of(("Mul", INNER, ("x", "third"), "z")))
+
+    assert [(node.op_type, list(node.output)) for node in half.graph.node][-1] == ("Cast", ["z"])
+    assert half.graph.output[0].type.tensor_type.elem_type == FLOAT32
+    onnx.checker.check_model(half, full_check=True)
