@@ -228,13 +228,18 @@ class FilmLine(TypedDict):
 def read_line(text: str | bytes, *, where: str) -> FilmLine:
     """Read a line and check it. Raises ModelError with every mistake in it; each begins with `where`."""
     try:
-        line = cast("FilmLine", json.loads(text))
+        line = cast("FilmLine", json.loads(text, object_hook=_without_nulls))
         from_table(FilmLine, line, unknown="ignore")
         refuse(_contradictions(line))
     except ValueError as error:
         mistakes = (mistake.removeprefix(": ") for mistake in str(error).split("\n"))
         raise ModelError("\n".join(f"{where}: {mistake}" for mistake in mistakes)) from error
     return line
+
+
+def _without_nulls(table: dict[str, object]) -> dict[str, object]:
+    """Leave out null, which programs write for a key that a film lacks."""
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def _contradictions(line: FilmLine) -> Iterator[str]:

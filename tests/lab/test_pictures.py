@@ -181,3 +181,11 @@ def test_pictures_lie_four_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert xs == [*sorted(set(xs)), xs[0]]
     assert len({round(y, 6) for _, y in corners[:4]}) == 1 and corners[4][1] < corners[0][1]
     assert sheet.get_size_inches().tolist() == pytest.approx([4 * 3.2, 2 * 3.2])
+
+
+def test_any_name_of_a_film_is_drawn(tmp_path: Path) -> None:
+    films = Films(film(0.5, truth(HEART), name="US$film_{1$.png"))
+
+    written = write_sheets(tmp_path, films, [truth(HEART)], [said()], rule=MANIFEST.input, count=1)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(written) != []

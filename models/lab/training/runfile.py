@@ -22,7 +22,7 @@ from models.lab.training.stages import Augmentation, Count, NotNegative, Positiv
 from models.manifest import Ages, NetworkSizes, ViewSizes
 
 PROGRAM: Final = 4
-"""The version of the step's computation: a run that another version began would go on with other losses, or without its log."""
+"""The version of what a run computes and keeps: one that another version began cannot go on."""
 ClassSet = Literal["chexpert", "vindr", "cig"]
 
 
