@@ -26,7 +26,7 @@ from pynetdicom.sop_class import (  # type: ignore[attr-defined]  # made at impo
     Verification,
 )
 
-from node.check_result import Check, fault, ok
+from node.check_result import Check, fault, note, ok
 from node.deliver.connections import START, Associations, connect, ended, explain, tls_context
 from node.deliver.kinds import Asking, Calling, Sender
 from node.domain import Delivery
@@ -182,7 +182,13 @@ def examine(destination: DicomDestination, calling: Calling) -> Iterator[Check]:
     if refused:
         return
     address = f"{destination.ae_title} at {destination.host}:{destination.port}"
-    yield ok(name, f"{address} accepts {', '.join(sorted(uid.name for uid in accepted))} from {calling.ae_title}")
+    classes = ", ".join(uid.name for uid in wanted)
+    if VERIFICATION in accepted:
+        yield ok(name, f"{address} answers C-ECHO from {calling.ae_title} and accepts {classes}")
+    else:
+        yield note(
+            name, f"{address} accepts {classes} from {calling.ae_title}, but no C-ECHO; the node does not need it"
+        )
 
 
 def confirm(open_: Sequence[Delivery], destination: DicomDestination, asking: Asking) -> None:
