@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -82,6 +83,23 @@ def test_a_refused_caller_and_a_moved_archive_are_used_after_a_good_reload(tmp_p
             later = films.as_another(films.thumbnail(), "later", study="later")
             assert peers.send(later, port=node.dicom_port) == 0
             archive.wait_for_kept(2)
+
+            changed = replace(changed, destinations=(replace(known, port=archive.port),))
+            write_set(tmp_path / "own.toml", "2", RENAMED)
+            renamed = replace(settings.model, prompts=str(tmp_path / "own.toml"))
+            write(node.settings_path, replace(changed, model=renamed))
+            refused = run_command("reload", node.settings_path)
+            write(node.settings_path, replace(changed, model=replace(renamed, uncompared="accept")))
+            taken = run_command("reload", node.settings_path)
+            assert (refused.returncode, "was never compared, with these prompts" in refused.stderr) == (2, True)
+            assert taken.stdout == "node: model.prompts, model.uncompared in use\n", taken.stderr
+            assert 'prompts="own 2"' in node.metrics()
+            node.read(films.as_another(films.thumbnail(), "last", study="last"))
+            archive.wait_for_kept(4)
+            _, report = (kept for kept in archive.kept if kept.dataset.Modality == "SR")
+            assert b"Water in the lung is seen here." in report.content
+            _, asked = node.ask("GET", "/api/v1/prompts")
+            assert "Water in the lung" in cast(list[str], asked["suggestions"])
             assert node.stop() == 0
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -21,17 +22,39 @@ from tests.support.service import Service, settings_for
 from tests.support.workstation import finding, group, region, report
 
 
-def test_a_node_killed_right_after_success_still_delivers(archive: ReceivingArchive, settings: Settings) -> None:
+def test_a_node_killed_right_after_success_or_without_its_databases_still_delivers(
+    archive: ReceivingArchive, settings: Settings
+) -> None:
+    film = films.thumbnail()
     with Service(settings) as first:
-        assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
+        assert peers.send(film, port=first.dicom_port) == 0
         first.kill()
     # What stays if it dies before it hands the study to the executor: a film, and no workflow.
     films.keep(Spool(settings.storage.directory), films.as_another(films.thumbnail(), "kept", study="kept"))
 
-    with Service(settings):
-        archive.wait_for_kept(4)
+    with archive.down(), Service(settings) as second:
+        second.wait_for("study.finished", count=2)
+        second.wait_for("delivery.delayed")
+        asked = {"questions": [{"prompt": "Edema"}]}
+        _, answer = second.ask("POST", f"/api/v1/films/{film.SOPInstanceUID}/questions", asked)
+        question = cast(list[dict[str, str]], answer["questions"])[0]["id"]
+        assert second.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202
+        second.wait_for("answer.written")
+        assert second.stop() == 0
+    for database in settings.storage.directory.glob("*.sqlite*"):
+        database.unlink()
 
-    assert len(archive.kept) == 4
+    with Service(settings) as third:
+        archive.wait_for_kept(6)
+        third.wait_for("delivery.sent", count=6)
+        studies = [
+            cast(str, line["uid"])
+            for line in cast(list[dict[str, object]], third.ask("GET", "/api/v1/studies")[1]["studies"])
+        ]
+        assert third.stop() == 0
+
+    assert len(archive.kept) == 6
+    assert film.StudyInstanceUID in studies and len(studies) == 2
 
 
 @pytest.mark.drill(part="kills")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 import pytest
@@ -62,6 +63,7 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
         do("open the study", page.locator("td.who a").click)
         page.wait_for_selector("#stage.ready")
         boxes_follow(page, film)
+        asked_and_drawn(page, film)
         page.reload()
         page.wait_for_selector("#stage.ready")
         why = page.locator("#results .delivery", has_text="registry").first
@@ -86,6 +88,57 @@ def boxes_follow(page: Page, film: Dataset) -> None:
         drawn = CHANGES[key](drawn)
     assert place_of(page, "#drawn") == pytest.approx(drawn, abs=0.02)
     assert place_of(page, "#drawn", within="#frame") == pytest.approx((0.4, 0.3, 0.15, 0.3), abs=0.01)
+
+
+def asked_and_drawn(page: Page, film: Dataset) -> None:
+    """Ask about the box that is drawn, invert the film, and draw and move boxes: what is sent, and what is said."""
+    columns, rows = int(film.Columns), int(film.Rows)
+
+    def in_pixels(box: str) -> object:
+        left, top, width, height = stored_place(page, box, film)
+        edges = (left * columns, top * rows, (left + width) * columns, (top + height) * rows)
+        return pytest.approx(edges, abs=0.01)
+
+    drawn = in_pixels("#drawn")
+    page.fill("#prompt", "Edema")
+    with page.expect_response("**/replies") as answered:
+        page.locator("form.ask .go").click()
+    assert answered.value.request.post_data_json == {"text": "Edema", "box": drawn}
+    assert "form-action 'self'" in answered.value.headers["content-security-policy"]
+    (question,) = answered.value.json()["questions"]
+    answer = page.locator("#answers li").first
+    expect(answer.locator("b")).to_have_text("Edema, in a box")
+    expect(answer.locator(".probability")).to_have_text(f"{round(100 * question['score'])} %")
+    expect(answer.locator(".mark")).to_have_text("Present")
+    expect(answer.locator(".who")).to_have_text(re.compile("^[0-9-]{10} [0-9:]{5}, on the page$"))
+    assert len(page.locator("rect.asked.present").all()) == len(question["boxes"])
+
+    with page.expect_response("**/picture?invert=true") as shown:
+        page.keyboard.press("i")
+    values, dark = (shown.value.headers[f"x-{name}"] for name in ("values", "dark"))
+    low, high = map(float, values.split())
+    assert (low < high, dark) == (True, "low")
+    page.keyboard.press("i")
+
+    page.route("**/corrections", lambda route: route.fulfill(status=202, json={}))
+    finding = page.locator(".correct").first
+    tracked = str(finding.locator("[data-tracks]").first.get_attribute("data-tracks"))
+    before = in_pixels(f'rect[data-tracking="{tracked}"]')
+    for act, told in (
+        ("move", {"kind": "move", "tracking_uid": tracked, "box": before}),
+        ("reword", {"kind": "reword", "text": "Said anew."}),
+        ("reject", {"kind": "reject"}),
+    ):
+        finding.locator(f'[data-correct="{act}"]').first.click()
+        if act == "reword":
+            page.fill("form.inline textarea", "Said anew.")
+        with page.expect_request("**/corrections") as sent:
+            page.locator("#editing .save, form.inline .save").locator("visible=true").click()
+        content = cast(dict[str, object], sent.value.post_data_json)
+        assert re.fullmatch("[0-9a-f]{32}", str(content.pop("id")))
+        assert content == {**told, "prompt": finding.get_attribute("data-prompt")}
+        expect(page.locator("#editing, form.inline").locator("visible=true")).to_have_count(0)
+    page.unroute("**/corrections")
 
 
 @contextmanager

@@ -89,3 +89,27 @@ def test_what_waits_is_named_and_counted_before_it_is_deleted(tmp_path: Path) ->
     page = pages.get("/").text
     assert "films removed" in page and "2 abandoned" in page
     assert finished.ledger.open_deliveries() == []
+
+
+def test_an_earlier_film_names_its_own_patient_and_sides_to_who_sees_patients(tmp_path: Path) -> None:
+    dated = dict.fromkeys(("AcquisitionDate", "AcquisitionTime", "AcquisitionDateTime", "ContentDate", "ContentTime"))
+    one = {**dated, "PatientID": "4711", "IssuerOfPatientID": None, "StudyTime": "0930", "PatientOrientation": "R\\F"}
+    earlier = {"PatientName": f"{NAME}^Jane", "PatientBirthDate": "19610203", "StudyDate": "20260101"}
+    later = {"PatientName": "Qzlater^Name", "PatientBirthDate": None, "StudyDate": "20260301"}
+    finished = Finished(tmp_path / "node", change=shown)
+    first, second = (
+        films.as_another(films.thumbnail({**one, **its}), name, study=name)
+        for name, its in (("first", earlier), ("second", later))
+    )
+    finished.read(first)
+    finished.read(second)
+
+    path = f"/studies/{second.StudyInstanceUID}"
+    named, unnamed = (
+        finished.client().get(path, headers=headers).text for headers in ({}, {"X-Forwarded-For": "10.0.0.9"})
+    )
+
+    assert f"Earlier film, 2026-01-01 09:30: {NAME}, Jane, born 1961-02-03." in named
+    assert f'href="/studies/{first.StudyInstanceUID}?film={first.SOPInstanceUID}"' in named
+    assert "Left edge of the earlier film: </span>L<" in named and "Right edge of the earlier film: </span>R<" in named
+    assert not any(word in unnamed for word in (NAME, "Qzlater", "Earlier film,", str(first.StudyInstanceUID)))
