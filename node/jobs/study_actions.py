@@ -38,14 +38,14 @@ def retry(settings: Settings, study_uids: Sequence[str]) -> dict[str, int]:
     for study_uid in study_uids:
         if not is_uid(study_uid) or not spool.instances(study_uid):
             raise InputError(f"{study_uid}: this node has no such study; see `node status`")
-    with _opened(settings) as (ledger, client):
+    with _parked_work(settings) as (ledger, client):
         return {study_uid: _retry_study(study_uid, settings, spool, ledger, client) for study_uid in study_uids}
 
 
 def retry_all(settings: Settings) -> dict[str, int]:
     """Queue all parked work again, like `retry`; return by study the number of queued items."""
     spool = Spool(settings.storage.directory)
-    with _opened(settings) as (ledger, client):
+    with _parked_work(settings) as (ledger, client):
         parked = sorted({work.study for work in ledger.parked()})
         return {study_uid: _retry_study(study_uid, settings, spool, ledger, client) for study_uid in parked}
 
@@ -57,7 +57,7 @@ def retry_destination(settings: Settings, name: str) -> dict[str, int]:
     """
     if all(destination.name != name for destination in settings.destinations):
         raise InputError(f"{name}: the settings have no such destination; see [[destinations]], or `node abandon`")
-    with _opened(settings) as (ledger, client):
+    with _parked_work(settings) as (ledger, client):
         deliveries = ledger.parked_deliveries(destination=name)
         _read_again_what_is_lost(deliveries, Spool(settings.storage.directory), client)
         _retry_deliveries(deliveries, ledger, client)
@@ -65,7 +65,7 @@ def retry_destination(settings: Settings, name: str) -> dict[str, int]:
 
 
 @contextmanager
-def _opened(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
+def _parked_work(settings: Settings) -> Iterator[tuple[Ledger, Client]]:
     """Open the ledger and the client. Raises InputError before the node's first start."""
     with (
         open_ledger(settings.storage) as ledger,
@@ -141,7 +141,10 @@ def read_again(settings: Settings, spool: Spool, study_uid: str) -> None:
 
     Raises InputError if there is no such study, it is being processed, or a document of it is not readable.
     """
-    with _opened(settings) as (ledger, client):
+    with (
+        open_ledger(settings.storage) as ledger,
+        closing(Client(database.open_executor_database(settings.storage))) as client,
+    ):
         if not spool.instances(study_uid):
             raise InputError("this node has no such study; it may have been removed")
         if ledger.study_state(study_uid) not in ("finished", "parked"):
