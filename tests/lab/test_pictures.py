@@ -186,6 +186,8 @@ def test_pictures_lie_four_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_any_name_of_a_film_is_drawn(tmp_path: Path) -> None:
     films = Films(film(0.5, truth(HEART), name="US$film_{1$.png"))
 
-    written = write_sheets(tmp_path, films, [truth(HEART)], [said(("cardiomegaly", HALF, 0.9))], rule=MANIFEST.input, count=1)
+    written = write_sheets(
+        tmp_path, films, [truth(HEART)], [said(("cardiomegaly", HALF, 0.9))], rule=MANIFEST.input, count=1
+    )
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(written) != []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 
@@ -134,7 +135,7 @@ def test_a_text_without_a_graphic_is_asked_of_the_film() -> None:
 
 
 def test_the_segments_of_a_dashed_box_are_one_box_without_broken_ones() -> None:
-    sides = [[2, 3, 20, 3], [20, 3, 20, 30], [20, 30, 2, 30], [2, 30, 2, 3], [float("nan"), 1, 1, 1]]
+    sides: list[list[float]] = [[2, 3, 20, 3], [20, 3, 20, 30], [20, 30, 2, 30], [2, 30, 2, 3], [math.nan, 1, 1, 1]]
     drawn = state(FILM, graphics=[graphic("POLYLINE", side, tracking=TRACKING) for side in sides])
 
     [question] = question_object.read(drawn).questions
