@@ -92,8 +92,8 @@ def test_an_installed_program_is_run_by_its_own_commands(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(program, "__file__", "/usr/lib/chex_node/program/models/program.py")
 
-    asked = ("node", "export.build", "models.train", "models.random_weights")
-    expected = ["chex-node", "chex-models export", "chex-models train", "chex-models random-weights"]
+    asked = ("node", "export.build", "models.train", "models.golden")
+    expected = ["chex-node", "chex-models export", "chex-models train", "chex-models golden"]
     assert [command_for(module) for module in asked] == expected
 
 
