@@ -168,6 +168,10 @@ def test_questions_about_a_side_have_the_boxes_of_that_side() -> None:
     for hint in found:
         assert ("right" in hint.text.lower()) == (hint.boxes[0, 0] < 0.5)
     assert all("{" not in hint.text for hint in hints)
+    arrays, asked = batch.asked_boxes(), batch.asked[0]
+    assert arrays.is_sentence[0, : len(asked)].tolist() == [question.is_sentence for question in asked]
+    assert arrays.is_placed[0, : len(asked)].tolist() == [question.is_placed for question in asked]
+    assert [question for question in asked if question.is_sentence != question.is_placed]
 
 
 def test_every_box_of_a_class_counts_however_many_there_are() -> None:

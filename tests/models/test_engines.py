@@ -19,7 +19,7 @@ from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, Engine, FloatArray
-from models.engines.comparison import EVERY, FLOAT16, WatchedEngine
+from models.engines.comparison import EVERY, FLOAT16, WatchedEngine, worst
 from models.engines.devices import CPU, device_errors, driver_version
 from models.engines.opening import open_engine
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
@@ -341,6 +341,15 @@ def test_every_hundredth_film_is_compared_again() -> None:
     now = dict(engine.parity)
     engine.find(patches, queries)
     assert engine.parity == now
+
+
+def test_one_number_that_is_far_off_fails_a_stage() -> None:
+    same, other = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    other[3, 5] = 0.5
+
+    found = worst([("find.boxes", same, other)], FLOAT16)
+
+    assert (found["find.boxes"].max_abs, found["find.boxes"].passed) == (0.5, False)
 
 
 def test_a_film_that_is_reported_is_one_that_can_be_compared() -> None:

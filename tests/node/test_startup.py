@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from models.program import __version__
+from node import __main__ as program
 from tests.paths import REPOSITORY
 from tests.support.service import run_command
 
@@ -97,6 +98,13 @@ def test_help_of_each_command_of_the_node_needs_no_large_library() -> None:
 
     assert [f"usage: python -m node {name} " in said for name in names] == [True] * len(names)
     assert LARGE & imported == set()
+
+
+@pytest.mark.parametrize("command", [["read", "film", "--out", "folder"], ["ask", "film"]])
+def test_films_are_of_people_unless_the_caller_says_otherwise(command: list[str]) -> None:
+    options = program._parser().parse_args([*command, "--model", "model"])
+
+    assert (options.population, options.uncalibrated, options.sentences) == ("real", "review", "checked")
 
 
 @pytest.mark.drill(part="packaging")

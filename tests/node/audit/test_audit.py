@@ -131,8 +131,8 @@ def test_messages_outlast_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
     assert lost(metrics) == 0
 
 
-@pytest.mark.drill(part="processes")
-def test_what_a_disk_refuses_for_long_is_counted_and_told(tmp_path: Path) -> None:
+def test_what_a_disk_refuses_for_long_is_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.audit.trail._MOST_KEPT_BACK", 500)
     folder = tmp_path / "folder"
     folder.mkdir()
     metrics = Metrics()

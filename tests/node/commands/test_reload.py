@@ -193,10 +193,10 @@ def started(pid: str) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
 
 
-def _with_kind(settings: Settings) -> Settings:
+def _with_kinds(settings: Settings, *kinds: str) -> Settings:
     destination = settings.destinations[0]
     assert isinstance(destination, DicomDestination)
-    return replace(settings, destinations=(replace(destination, outputs=("sr", "sc")),))
+    return replace(settings, destinations=(replace(destination, outputs=kinds),))
 
 
 def _with_another(settings: Settings) -> Settings:
@@ -211,8 +211,9 @@ def _with_another(settings: Settings) -> Settings:
         (_with_another, None, []),
         (_with_another, Role.LISTENER, []),
         (_with_another, Role.SENDER, ["destinations"]),
-        (_with_kind, None, ["destinations.outputs"]),
-        (_with_kind, Role.SENDER, []),
+        (lambda settings: _with_kinds(settings, "sr", "gsps", "sc"), None, ["destinations.outputs"]),
+        (lambda settings: _with_kinds(settings, "sr", "gsps", "sc"), Role.SENDER, []),
+        (lambda settings: _with_kinds(settings, "sr"), None, []),
         (lambda settings: replace(settings, http=replace(settings.http, port=81, hosts=("a",))), None,
          ["http.port", "http.hosts"]),
     ],

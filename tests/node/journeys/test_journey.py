@@ -191,7 +191,6 @@ def deliveries_of(settings: Settings) -> dict[str, int]:
     return operate.status(settings)["deliveries"]["archive"]
 
 
-@pytest.mark.drill(part="peers")
 def test_objects_that_break_every_association_delay_no_other(tmp_path: Path) -> None:
     poison = {study(number).StudyInstanceUID for number in range(2)}
     with peers.ReceivingArchive() as archive:

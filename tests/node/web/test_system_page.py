@@ -18,7 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from node import config
-from node.config import Settings
+from node.config import ServerTlsSettings, Settings
 from node.domain import Delivery, DeliveryState
 from node.health.checks import LastTroubles, Trouble, troubles
 from node.net.callers import RefusalKey, RefusedCallers
@@ -120,6 +120,14 @@ def _certified(settings: Settings, *, days: int) -> Settings:
     return replace(settings, http=replace(settings.http, tls=tls))
 
 
+def _over(settings: Settings) -> Settings:
+    """With a certificate that has expired, of an authority that expires soon."""
+    authority = Authority.found(settings.storage.directory / "tls", days=20)
+    issued = authority.issue("node", days=-1)
+    tls = ServerTlsSettings(certificate=issued.certificate, key=issued.key, ca=authority.certificate)
+    return replace(settings, listener=replace(settings.listener, tls=tls))
+
+
 def _damaged(settings: Settings) -> Settings:
     received.note_damage(settings.storage.directory, "film")
     return settings
@@ -158,6 +166,7 @@ def _gone(settings: Settings) -> Settings:
         (partial(_certified, days=60), {}),
         (partial(_certified, days=20), {"certificate http.tls": "certificate http.tls expires soon"}),
         (partial(_certified, days=-1), {"certificate http.tls": "certificate http.tls is not valid"}),
+        (_over, {"certificate listener.tls": "certificate listener.tls is not valid"}),
         (_damaged, {"damaged film": "damaged film"}),
         (_aside, {"damaged database": "damaged database"}),
     ],
