@@ -231,6 +231,9 @@ def test_the_films_of_a_held_out_patient_are_left_out(tmp_path: Path) -> None:
     places = find_films(FilmSource(file=str(path), held_out=str(tmp_path / "held_out.txt")))
 
     assert places[:, 0].tolist() == [1, 3]
+    half = read_held_out("0.5")
+    shown = [number for number, name in enumerate("abcb", 1) if name not in half]
+    assert find_films(FilmSource(file=str(path), held_out="0.5"))[:, 0].tolist() == shown != [1, 2, 3, 4]
 
 
 def test_films_are_told_apart_by_what_is_read_of_them(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from models import command, golden, program, train
+from models.checkpoint import __main__ as checkpoint
 from models.command import above_zero, exit_status, share
 from models.contract import StageDifference
 from models.errors import ModelError
@@ -158,6 +160,21 @@ def test_only_the_first_process_of_a_training_says_where_its_model_lies(
 
     assert train.main(["my.toml"]) == 0
     assert capsys.readouterr().out == ""
+
+
+# --- models.checkpoint ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ended", "status"), [(0, 0), (1, 1), (2, 1), (-9, 1)])
+def test_an_import_ends_as_its_export_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: int, status: int
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, ended))
+
+    assert checkpoint._export(Path("model")) == status
+
+    said = capsys.readouterr()
+    assert ("exported and proven" in said.out, "lacks only its graphs" in said.err) == (status == 0, status != 0)
 
 
 # --- models.golden ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
-from export import build, float16, parity
+from export import build, float16, graphs, parity
 from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
 from export.to_onnx import export_graphs, load_graph
@@ -40,7 +40,7 @@ from models.engines.proof import (
 )
 from models.errors import ModelError
 from models.lab.training.runfile import read_run
-from models.manifest import write_manifest
+from models.manifest import read_manifest, write_manifest
 from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES
 from tests.support.scripted_engine import ScriptedEngine, reader_of
@@ -188,6 +188,13 @@ def test_a_difference_that_is_not_a_number_is_still_json() -> None:
     )
 
     assert json.loads(text) == {"stages": {"find.boxes": {"max_abs": None, "tolerance": 1e-4}}, "passed": False}
+
+
+def test_a_proof_by_other_versions_does_not_stand(phantom_model: Path) -> None:
+    manifest, versions = read_manifest(phantom_model), graphs._versions()
+
+    assert graphs._standing_proof(phantom_model, manifest, versions) is not None
+    assert graphs._standing_proof(phantom_model, manifest, {**versions, "onnx": "0"}) is None
 
 
 @pytest.mark.parametrize("command", [build.main, parity.main])

@@ -22,7 +22,7 @@ from models.engines.proof import VIEW, graph_path, hash_graphs
 from models.errors import ModelError
 from models.lab.phantoms import other_film, phantom
 from models.lab.training.runfile import ViewData, ViewRun, ViewTraining
-from models.lab.training.views import HEADING, train_views, view_films, view_loss
+from models.lab.training.views import HEADING, EncodedFilms, learn, train_views, view_films, view_loss
 from models.manifest import MANIFEST, WEIGHTS, ViewSizes, read_manifest, write_manifest
 from models.network.view_head import ViewHead
 from models.progress import quiet
@@ -101,6 +101,22 @@ def test_what_is_unknown_of_a_film_costs_nothing() -> None:
     assert either.item() == pytest.approx(0, abs=1e-4)
     assert lateral.item() > 10
     assert wrong.item() == pytest.approx(5, abs=0.01)
+
+
+def test_a_head_learns_from_no_film_that_calibrates_it() -> None:
+    head = ViewHead(ViewSizes(cells=2, width=4), dim=8, grid=4)
+    calibrates = np.array([False, True])
+    encoded = EncodedFilms(
+        pooled=torch.stack([torch.ones(4, 8), torch.full((4, 8), torch.nan)]).half(),
+        views=torch.tensor([[1.0, 0, 0, 0]] * 2),
+        marks=torch.zeros(2, 2),
+        is_real=calibrates,
+        calibrates=calibrates,
+    )
+
+    assert learn(run_of(Path("nowhere"), steps=9), head, encoded, quiet, Event())
+
+    assert all(bool(weight.isfinite().all()) for weight in head.parameters())
 
 
 @pytest.mark.drill(part="laboratory")
