@@ -76,11 +76,12 @@ class InformationSystem:
         tls: ssl.SSLContext | None = None,
         condition: str = "",
         host: str = LOOPBACK,
+        port: int = 0,
     ) -> None:
         self.mood, self.condition = mood, condition
         self.kept: list[Kept] = []
         self._changed, self._go_on = threading.Condition(), threading.Event()
-        self._server = _Server((host, 0), _Connection)
+        self._server = _Server((host, port), _Connection)
         self._server.system, self._server.tls = self, tls
         self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)

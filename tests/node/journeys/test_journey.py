@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pydicom.dataset import Dataset
 from node.commands import operate
 from node.config import ModelSettings, Settings
 from node.hl7.text import read
-from node.settings.destinations import DicomDestination
+from node.settings.destinations import DicomDestination, Hl7Destination
 from tests.support import films, mllp, peers
 from tests.support.committing import Answer, Committing, report
 from tests.support.mllp import InformationSystem, Mood
@@ -191,6 +192,22 @@ def deliveries_of(settings: Settings) -> dict[str, int]:
     return operate.status(settings)["deliveries"]["archive"]
 
 
+def test_a_system_that_answers_a_probe_alone_gets_its_message_later(tmp_path: Path) -> None:
+    ris = Hl7Destination(name="ris", host=peers.LOOPBACK, port=peers.free_port())
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    with Service(dataclasses.replace(settings, destinations=(ris,))) as node:
+        assert peers.send(FILM, port=node.dicom_port) == 0
+        node.wait_for("destination.down")
+        with socket.create_server((ris.host, ris.port)) as listening:
+            listening.accept()[0].close()
+        node.wait_for("delivery.delayed", count=2)
+        with InformationSystem(port=ris.port) as system:
+            assert len(system.wait_for_kept(1)) == 1
+            node.wait_for("delivery.sent")
+            assert node.stop() == 0
+
+
+@pytest.mark.drill(part="peers")
 def test_objects_that_break_every_association_delay_no_other(tmp_path: Path) -> None:
     poison = {study(number).StudyInstanceUID for number in range(2)}
     with peers.ReceivingArchive() as archive:
