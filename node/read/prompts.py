@@ -8,10 +8,11 @@ hash of the file's bytes, so that readings with different questions can be disti
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from models.contract import PromptKind, Side
 from models.documents import Misfit, Rule, from_table
@@ -88,7 +89,8 @@ def load(name_or_path: str) -> PromptSet:
         raise ConfigError([f"no prompt set {name_or_path!r}; there are {', '.join(built_in())}, or give a .toml file"])
     try:
         content = path.read_bytes()
-        file = from_table(_PromptFile, tomllib.loads(content.decode()))
+        document = tomllib.loads(content.decode())
+        file = from_table(_PromptFile, document)
         return PromptSet(
             name=path.stem,
             version=file.version,
@@ -98,7 +100,7 @@ def load(name_or_path: str) -> PromptSet:
     except OSError as error:
         raise ConfigError([f"{path}: the prompt set cannot be read ({error.strerror})"]) from error
     except Misfit as misfit:
-        raise ConfigError([f"{path}: {mistake}" for mistake in misfit.mistakes]) from misfit
+        raise ConfigError([f"{path}: {_named(mistake, document)}" for mistake in misfit.mistakes]) from misfit
     except ValueError as error:  # not UTF-8, not TOML, or a key that two prompts have
         raise ConfigError([f"{path}: {error}"]) from error
 
@@ -110,3 +112,13 @@ def built_in() -> tuple[str, ...]:
 
 def _code(parts: _Code | None) -> Code | None:
     return None if parts is None else Code(value=parts[0], scheme=parts[1], meaning=parts[2])
+
+
+def _named(mistake: str, document: dict[str, Any]) -> str:
+    """Return a mistake with the key of its prompt, if it has one, in place of the prompt's number."""
+    place = re.match(r"prompts\[(\d+)\]\.?(?:prompt \w+: )?", mistake)
+    if place is None:
+        return mistake
+    table = document["prompts"][int(place[1]) - 1]
+    key = table.get("key") if isinstance(table, dict) else None
+    return f"prompt {key or f'number {place[1]}'}: {mistake[place.end() :]}"

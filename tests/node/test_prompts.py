@@ -115,7 +115,7 @@ SPINE = 'phrases = ["Spine"]\n'
         (REGION.replace("spine", "The spine") + SPINE, "snake_case"),
         (REGION.replace("region", "organ") + SPINE, "kind: 'organ' is unknown; use 'pathology'"),
         (REGION.replace("region", "pathology") + SPINE, "needs a finding code"),
-        (REGION, "prompts[1].phrases: is missing"),
+        (REGION, "prompt spine: phrases: is missing"),
         (REGION + 'phrases = "Spine"', "phrases: must be a list"),
         (REGION + SPINE + 'side = "upper"', "side: 'upper' is unknown"),
         (REGION + SPINE + "paired = 1", "paired: must be true or false"),
