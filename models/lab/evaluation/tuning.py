@@ -145,7 +145,8 @@ def best_rule(
         ]
 
     before = settings_of(start)
-    best = best_settings(FINDINGS, before, scored, precision, overlaps=(before.overlap, *OVERLAPS))
+    overlaps = list(dict.fromkeys((before.overlap, *OVERLAPS)))  # each once: it may be one of them
+    best = best_settings(FINDINGS, before, scored, precision, overlaps=overlaps)
     return DetectionRule(
         scored_by=scored_by(best),
         temperature=best.temperature,

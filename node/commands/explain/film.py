@@ -160,7 +160,7 @@ def render(explanation: FilmExplanation) -> str:
         *map(_rule_line, explanation.rules),
         f"decoding: {_decoding_line(explanation.decoding)}" if explanation.decoding is not None else "",
         f"decision: {_WHAT_HAPPENS[explanation.action]}{reason}",
-        *(f"note {note}: {wording.noted(note)}" for note in explanation.notes),
+        *(f"note {note}: {wording.CAUTIONS.get(note) or wording.NOTES[note]}" for note in explanation.notes),
         f"do: {explanation.advice}",
     ]
     return "\n".join(filter(None, lines))

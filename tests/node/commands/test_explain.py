@@ -193,7 +193,9 @@ def test_every_note_of_a_film_is_told(tmp_path: Path) -> None:
 
     said = render(replace(explanation, notes=tuple(Note))).splitlines()
 
-    assert [line.split(": ")[0] for line in said if line.startswith("note ")] == [f"note {note}" for note in Note]
+    told = [line.split(": ") for line in said if line.startswith("note ")]
+    assert [begin for begin, *_ in told] == [f"note {note}" for note in Note]
+    assert all("Note" not in words for _, *words in told), "the word stands at the beginning already"
 
 
 def test_a_film_whose_uids_are_none_is_explained_without_them(tmp_path: Path) -> None:
