@@ -130,9 +130,8 @@ def test_a_login_of_a_file_is_sent_by_basic_authentication(server: WebArchive, t
     [
         (200, {"fhirVersion": "5.0.0"}, "ok"),
         (200, {"fhirVersion": "4.0.1"}, "fault"),
-        (403, {"fhirVersion": "5.0.0"}, "fault"),
+        (404, {"fhirVersion": "5.0.0"}, "fault"),
         (200, {}, "fault"),
-        (404, {}, "fault"),
         (403, {}, "fault"),
     ],
 )
