@@ -16,7 +16,7 @@ from models.engines.engine_files import EngineFiles
 from node import config
 from node.check_result import Check, CheckState, run_check
 from node.commands.doctor import NOWHERE, check_database, check_model, check_ports, check_storage
-from node.config import ModelSettings, Settings
+from node.config import AlertsSettings, AuditSettings, ModelSettings, Settings, WebhookSettings
 from node.domain import ModelIdentity
 from node.health.checks import check_destinations
 from node.service.model import admit
@@ -104,6 +104,9 @@ def test_all_faults_are_told_at_once_and_no_password(tmp_path: Path) -> None:
             settings,
             model=ModelSettings(directory=tmp_path / "nowhere"),
             listener=replace(settings.listener, port=system.port),
+            http=HttpSettings(password_file=tmp_path / "users"),
+            audit=AuditSettings(file=tmp_path / "none" / "audit"),
+            alerts=AlertsSettings(webhook=WebhookSettings(url=f"http://{peers.LOOPBACK}:{peers.free_port()}")),
         )
         url = f"postgresql://node:{PASSWORD}@{peers.LOOPBACK}:{peers.free_port()}/chex"
         text = config.render(settings).replace('database_url = ""', f'database_url = "{url}"')
@@ -115,8 +118,8 @@ def test_all_faults_are_told_at_once_and_no_password(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     *lines, last = done.stdout.splitlines()
     faults = [line.removeprefix("FAULT ").split("  ")[0] for line in lines if line.startswith("FAULT ")]
-    assert faults == ["database", "model", "port listener", "destination archive"]
-    assert last == "4 faults, 2 notes"
+    assert faults == ["database", "model", "port listener", "passwords", "audit", "alerts", "destination archive"]
+    assert last == "7 faults, 2 notes"
     assert PASSWORD not in done.stdout
     assert not (tmp_path / "node").exists()
 

@@ -106,7 +106,7 @@ def format_of(content: str | None) -> Callable[[Path], object]:
         (format_of("4\n"), {"storage": CheckState.FAULT}, "docs/operate/upgrade.md"),
         (format_of(None), {"storage": CheckState.FAULT}, "docs/operate/upgrade.md"),
         (lambda folder: folder.chmod(0o500), {"storage": CheckState.FAULT}, "chown"),
-        (lambda folder: folder.chmod(0o755), {"storage": CheckState.OK, "storage mode": CheckState.NOTE}, ""),
+        (lambda folder: folder.chmod(0o710), {"storage": CheckState.OK, "storage mode": CheckState.NOTE}, ""),
         (lambda folder: folder.rmdir(), {"storage": CheckState.NOTE}, "the first start creates it"),
         (lambda folder: (folder.rmdir(), folder.touch()), {"storage": CheckState.FAULT}, ""),
     ],
@@ -182,10 +182,13 @@ def test_an_unready_node_holds_its_ports_and_a_dead_one_does_not(settings: Setti
         with starting_node(settings, dicom_port=port) as http_port:
             here = replace(settings, listener=replace(settings.listener, port=port), http=HttpSettings(port=http_port))
             living, its_ports = states(check_storage(here)), states(check_ports(here))
+            away = replace(here, listener=replace(here.listener, host="192.0.2.1"))  # no address of this machine
+            elsewhere = states(check_ports(away))
         dead, ports = states(check_storage(here)), states(check_ports(here))
 
     assert living == dead == {"storage": CheckState.OK, "process node": CheckState.NOTE}
     assert its_ports == {"port listener": CheckState.OK, "port http": CheckState.OK}
+    assert elsewhere == {"port listener": CheckState.FAULT, "port http": CheckState.OK}
     assert ports == {"port listener": CheckState.FAULT, "port http": CheckState.OK}
 
 

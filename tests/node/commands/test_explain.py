@@ -37,6 +37,7 @@ from tests.support.finished import Finished
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
 from tests.support.traces import found_in, marked
+from tests.support.workstation import coded
 
 ADULTS = range(18, 200)
 LOOKED_AT = {keyword for rule in routing.rules_for(ADULTS) for keyword in rule.looks_at}
@@ -169,6 +170,7 @@ def test_the_last_rule_applied_is_the_decision(texts: dict[str, str]) -> None:
 def test_nothing_of_a_patient_is_shown(tmp_path: Path, keywords: str) -> None:
     film = quoting(marked(films.thumbnail()), keywords.split())
     film.SeriesDescription = f"{film.SeriesDescription} LATEROQzvxwkjp DECUBQzvxwkjp chest"
+    film.ViewCodeSequence = [coded(*code, "x") for code in (("Qzvxwkjp", "SCT"), ("399348003", "Qzvxwkjp"))]
     path = films.saved(tmp_path, film)
 
     done = run_command("explain", path)

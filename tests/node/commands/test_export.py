@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -28,7 +29,8 @@ from node.commands.export.pseudonyms import KEY_FILE, Pseudonyms
 from node.config import Settings
 from node.dicom import attributes, header_reading
 from node.dicom.film_header import parse_header
-from node.errors import InputError, Undecodable
+from node.errors import InputError, NodeError, Undecodable
+from node.outputs.study_parts import divide
 from node.read import decoding, routing
 from node.read.routing import Action
 from node.store.correction import CorrectionKind
@@ -191,6 +193,9 @@ def test_what_cannot_leave_is_counted_with_its_reason(tmp_path: Path, node: Sett
         ("ExposureTime", NUMBER, False),
         ("KVP", "120.5", True),
         ("KVP", NUMBER, False),
+        ("RescaleType", "HU", True),
+        ("RescaleType", NAME, False),
+        ("Manufacturer", "Siemens", False),
     ],
 )
 def test_a_value_that_names_the_patient_leaves_in_no_field(
@@ -221,6 +226,17 @@ def test_a_film_looks_as_before_and_no_object_has_more_errors(tmp_path: Path, no
         if found.Modality == "SR":
             assert validators.dsrdump(found) == []
             assert texts_of(found) == texts_of(original)
+            assert ("ReferencedRequestSequence" in original, "ReferencedRequestSequence" in found) == (True, False)
+
+
+@pytest.mark.parametrize(("bits", "signed"), [(8, False), (12, True), (16, True)])
+def test_a_film_keeps_its_values_at_any_depth(tmp_path: Path, bits: int, signed: bool) -> None:
+    film = films.at_depth(bits, signed=signed)
+    values, person = decoding.stored_values(films.saved(tmp_path, film)), deidentified.person_of(film, "a")
+
+    made = dcmread(BytesIO(deidentified.film(film, values, person, Pseudonyms(key=b"0" * 64))))
+
+    assert np.array_equal(made.pixel_array, film.pixel_array)
 
 
 def test_the_texts_of_a_report_name_no_film(tmp_path: Path, node: Settings) -> None:
@@ -241,6 +257,17 @@ def test_the_texts_of_a_report_name_no_film(tmp_path: Path, node: Settings) -> N
 
 def texts_of(report: Dataset) -> list[str]:
     return [str(item.value) for item in report.iterall() if item.keyword == "TextValue"]
+
+
+def test_a_disk_that_fails_ends_the_export(tmp_path: Path, node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_path: Path) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    read(node, FILM)
+    monkeypatch.setattr(decoding, "stored_values", fail)
+
+    with pytest.raises(NodeError, match="input/output error"):
+        exported(node, tmp_path / "out")
 
 
 def test_words_of_readers_stay_out(tmp_path: Path, node: Settings) -> None:
@@ -301,6 +328,15 @@ def test_a_uid_in_a_text_is_mapped_and_a_number_stays(text: str, is_mapped: bool
     mapped = Pseudonyms(key=b"0" * 64)
 
     assert mapped.text(f"film {text}, 3.7") == f"film {mapped.uid(text) if is_mapped else text}, 3.7"
+
+
+def test_a_patient_with_a_number_is_one_in_all_studies_and_without_one_in_each() -> None:
+    def pseudonym(number: str, study: str) -> str:
+        [part] = divide(study, {"1.2": films.thumbnail({"PatientID": number})}, nobodys=()).parts
+        return Pseudonyms(key=b"0" * 64).patient(part, study)
+
+    assert pseudonym(NUMBER, "1.3") == pseudonym(NUMBER, "1.4") != pseudonym("4", "1.3")
+    assert pseudonym("", "1.3") != pseudonym("", "1.4")
 
 
 def test_a_patient_keeps_the_distance_of_days() -> None:

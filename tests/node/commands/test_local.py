@@ -318,7 +318,9 @@ def test_what_was_read_before_a_stop_is_not_read_again(tmp_path: Path) -> None:
     assert len(list(out.rglob("report.json"))) == 5
 
 
-def test_a_study_whose_results_were_changed_or_that_is_to_be_read_otherwise_is_read_again(tmp_path: Path) -> None:
+def test_a_study_whose_results_were_changed_or_that_is_to_be_read_otherwise_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder, out = many(tmp_path / "in", 1), tmp_path / "out"
     read_counted(folder, out, Counting())
     for name in ("sr.dcm", "report.txt", "report.json", "*.overlay.png"):
@@ -329,6 +331,8 @@ def test_a_study_whose_results_were_changed_or_that_is_to_be_read_otherwise_is_r
     saved(folder, "0", films.as_another(films.thumbnail({"PatientName": "Another"}), "0", study="0"))
     assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
     assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["done before"]
+    monkeypatch.setattr(read_files, "VERSION", "another")
+    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
 
 
 def test_a_film_with_an_endless_header_is_answered(tmp_path: Path) -> None:

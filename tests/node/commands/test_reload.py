@@ -48,6 +48,10 @@ def write(path: Path, settings: Settings) -> None:
     path.write_text(config.render(settings), encoding="utf-8")
 
 
+def made(kept: peers.Received) -> tuple[str, str]:
+    return kept.dataset.StudyInstanceUID, kept.dataset.Modality
+
+
 def test_a_refused_caller_and_a_moved_archive_are_used_after_a_good_reload(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
     with Service(settings) as node:
@@ -94,12 +98,17 @@ def test_a_refused_caller_and_a_moved_archive_are_used_after_a_good_reload(tmp_p
             assert (refused.returncode, "was never compared, with these prompts" in refused.stderr) == (2, True)
             assert taken.stdout == "node: model.prompts, model.uncompared in use\n", taken.stderr
             assert 'prompts="own 2"' in node.metrics()
-            node.read(films.as_another(films.thumbnail(), "last", study="last"))
-            archive.wait_for_kept(4)
-            _, report = (kept for kept in archive.kept if kept.dataset.Modality == "SR")
+            last = films.as_another(films.thumbnail(), "last", study="last")
+            node.read(last)
+            of_last = (last.StudyInstanceUID, "SR")
+            archive.wait_until(lambda: of_last in [made(kept) for kept in archive.kept])
+            (report,) = (kept for kept in archive.kept if made(kept) == of_last)
             assert b"Water in the lung is seen here." in report.content
             _, asked = node.ask("GET", "/api/v1/prompts")
             assert "Water in the lung" in cast(list[str], asked["suggestions"])
+            place = f"/api/v1/studies/{last.StudyInstanceUID}/films/{last.SOPInstanceUID}/questions"
+            status, answer = node.ask("POST", place, {"questions": [{"prompt": "Water in the lung"}]})
+            assert (status, "'prompts': 'own 2'" in str(answer)) == (201, True)
             assert node.stop() == 0
 
 

@@ -126,12 +126,13 @@ def test_a_webhook_that_refuses_is_asked_less_and_less() -> None:
 Send = Callable[[Alert], None]
 
 
-def run(directory: Path, look: Sequence[Trouble], send: Send, event: str, count: int = 1) -> None:
-    """Run the thread until it has logged an event so often."""
+def run(directory: Path, look: Sequence[Trouble], send: Send, event: str, count: int = 1) -> list[tuple[str, int]]:
+    """Run the thread until it has logged an event so often; each event, and the attempt that it was."""
     with capture_logs() as lines:
         running = Alerts(directory, lambda: look, send, after_seconds=0.05)
         peers.wait_until(lambda: sum(line["event"] == event for line in list(lines)) >= count, what=event)
         running.close()
+    return [(line["event"], line["attempts"]) for line in lines]
 
 
 def test_a_restart_repeats_nothing(tmp_path: Path) -> None:
@@ -183,8 +184,9 @@ def test_an_alert_that_is_always_refused_holds_up_no_other(tmp_path: Path, monke
         if alert.title == "archive is down":
             raise RetryLater("400")
 
-    run(tmp_path, [DOWN, FULL], send, "alert.sent")
+    tried = run(tmp_path, [DOWN, FULL], send, "alert.delayed", count=3)
 
+    assert tried[:4] == [("alert.delayed", 1), ("alert.sent", 2), ("alert.delayed", 1), ("alert.delayed", 2)]
     assert [(entry.alert.title, entry.is_told) for entry in alerts.read(tmp_path).values()] == [
         ("archive is down", False),
         ("the disk is full", True),

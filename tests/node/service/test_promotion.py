@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from models.contract import COMPARISON
+from models.contract import COMPARISON, Fallback
 from models.manifest import WEIGHTS
 from node import config
 from node.config import ModelSettings
 from node.domain import ModelIdentity
 from node.errors import InputError
-from node.service.model import ServedModels, admit, refusal
+from node.metrics import Metrics
+from node.service.model import ServedModels, admit, open_model, refusal
 from tests.support.compared import compared, write
+from tests.support.fakes import ScriptedReader
 from tests.support.service import run_command, settings_for
 from tests.support.spoken import PROMPTS
 
@@ -108,3 +110,16 @@ def test_a_node_with_other_weights_ends_and_says_why(phantom_model: Path, tmp_pa
     assert ended.returncode == 2
     assert "is not the file that the manifest names" in ended.stderr
     assert list((tmp_path / "storage").glob("running*.json")) == [], "it is not taken for a killed process"
+
+
+def test_a_runtime_that_runs_instead_of_another_is_logged_and_counted(tmp_path: Path) -> None:
+    reader, metrics = ScriptedReader(), Metrics()
+    reader.fallbacks = (Fallback(engine="tensorrt", reason="no_gpu", message="install a driver"),)
+
+    with capture_logs() as lines:
+        open_model(settings_for(tmp_path, archive_port=1), PROMPTS, metrics, lambda: reader)
+
+    told = [line for line in lines if line["event"] == "runtime.fell_back"]
+    assert [(line["log_level"], line["engine"], line["reason"]) for line in told] == [("warning", "tensorrt", "no_gpu")]
+    labels = {"engine": "scripted", "fallback": "no_gpu"}
+    assert metrics.registry.get_sample_value("cxr_engine_info", labels) == 1

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 
+from node.commands.operate import status
 from node.config import QuestionsSettings, Settings
 from node.errors import NodeError, OtherForm
+from node.jobs.processes import Process
 from node.jobs.workflows import deliveries_of
+from node.metrics import Metrics
+from node.net import callers
+from node.read.decoder_processes import DecoderProcesses
 from node.service import app
+from node.service.receiver import open_receiving
 from node.settings.http import HttpSettings
 from node.store import database, questions
 from node.store.ledger import Ledger, is_away, open_ledger
@@ -29,6 +37,7 @@ from tests.support.damage import cut
 from tests.support.fakes import ScriptedReader
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for
+from tests.support.spoken import PROMPTS
 
 
 def ready(settings: Settings) -> tuple[int, dict[str, object]]:
@@ -107,18 +116,18 @@ def flip_in_an_index(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [overwrite_the_beginning, overwrite_a_page, cut, flip_in_an_index])
 def test_a_damaged_database_is_moved_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
-    storage = settings_for(tmp_path, archive_port=104).storage
-    with closing(Ledger(database.open_ledger(storage))) as ledger:
+    settings = settings_for(tmp_path, archive_port=104)
+    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
         for number in range(20):
             ledger.set_study(f"1.2.{number}", "parked", stage="read", reason="why")
     path = tmp_path / "ledger.sqlite"
     without_journal(path)
     damage(path)
 
-    aside = database.set_damaged_aside(storage, database.LEDGER)
+    aside = database.set_damaged_aside(settings.storage, database.LEDGER)
 
     assert not path.exists()
-    assert database.files_set_aside(storage) == [aside]
+    assert status(settings)["damaged_databases"] == [str(aside)]
 
 
 @pytest.mark.drill(part="kills")
@@ -208,6 +217,59 @@ def test_a_database_that_refuses_at_the_start_is_named(tmp_path: Path, statement
 
     assert str(raised.value).startswith(f"storage.directory {tmp_path}: the database refuses")
     assert "Doe" not in str(raised.value)
+
+
+def test_a_damaged_database_is_noticed_and_the_callers_refused_before_are_kept(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, archive_port=104)
+    with ExitStack() as parts:
+        receiving = open_receiving(app._shared(settings, PROMPTS, Process(), Metrics()), parts=parts)
+        (tmp_path / database.EXECUTOR).write_bytes(b"no database" * 1000)
+        assert not receiving.damaged.is_set()
+        receiving.submitter.start()
+        receiving.submitter.submit("1.2.3")
+        peers.wait_until(receiving.damaged.is_set, what="the damage is noticed")
+        assert peers.send(films.thumbnail(), port=receiving.listener.port, called_ae="OTHER") is None
+
+    assert [(caller.called_aet, caller.reason) for caller in callers.read_all(tmp_path)] == [("OTHER", "called_ae")]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_broken", "code"),
+    [
+        ([], True, 1),
+        ([signal.SIGTERM], False, 0),
+        ([signal.SIGINT], False, 130),
+        ([signal.SIGHUP], False, 0),  # without a file of settings
+        ([signal.SIGINT, signal.SIGTERM], False, "at once 1"),
+    ],
+)
+def test_a_process_ends_with_the_code_that_tells_its_supervisor_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int], is_broken: bool, code: int | str
+) -> None:
+    @contextmanager
+    def run(_settings: Settings, **_others: object) -> Iterator[SimpleNamespace]:
+        for number in numbers:
+            signal.raise_signal(number)
+        yield SimpleNamespace(is_broken=is_broken)
+
+    def end(code: int) -> None:
+        raise SystemExit(f"at once {code}")
+
+    monkeypatch.setattr(app, "run", run)
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr(DecoderProcesses, "start", lambda *_: None)
+    handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in handled]
+    found: int | str | None
+    try:
+        found = app.serve(settings_for(tmp_path, archive_port=104))
+    except SystemExit as ended:
+        found = ended.code
+    finally:
+        for number, handler in zip(handled, before, strict=True):
+            signal.signal(number, handler)
+
+    assert found == code
 
 
 def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:
