@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -83,6 +84,7 @@ def outgoing(**values: str | None) -> Dataset:
         ("7 years", 7, None),
         ("18 months", 1, None),
         ("7.5Y", 7, None),
+        ("130Y", 130, "130Y"),
         ("131Y", None, None),
         ("-07Y", None, None),
         ("child", None, None),
@@ -92,6 +94,7 @@ def outgoing(**values: str | None) -> Dataset:
 def test_an_age_is_read_as_a_person_would_read_it(said: str, years: int | None, sent: str | None) -> None:
     assert age_of(PatientAge=said) == years
     assert outgoing(PatientAge=said).get("PatientAge") == sent
+    assert parse_header(as_written({"PatientAge": said})).age_has_unit is not said.isdecimal()
 
 
 @pytest.mark.parametrize(
@@ -157,8 +160,12 @@ def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None,
         ({"StudyDate": "", "AcquisitionDate": "20240601"}, 5),
         ({"StudyDate": "", "AcquisitionDateTime": "20240601120000.000+0100"}, 5),
         ({"StudyDate": "", "ContentDate": "2024-06-01"}, 5),
-        ({"StudyDate": "20240601", "ContentDate": "20400601"}, 5),
-        ({"StudyDate": "", "AcquisitionDate": "20240601", "SeriesDate": "20400601"}, 5),
+        *(
+            ({"StudyDate": None, better: "20240601", worse: "20400601"}, 5)
+            for better, worse in pairwise(
+                ("StudyDate", "AcquisitionDate", "AcquisitionDateTime", "SeriesDate", "ContentDate")
+            )
+        ),
         ({"StudyDate": "19000101", "SeriesDate": "20240601"}, 5),
         ({"StudyDate": None}, None),
         # the day before a birthday; a day that is none; the lower of two ages or of a whole year's

@@ -13,7 +13,7 @@ from pydicom import dcmwrite
 from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian
 
-from node.dicom.grayscale_header import parse_grayscale
+from node.dicom.grayscale_header import LookUpTable, WordTable, parse_grayscale
 from node.domain import Reason
 from node.errors import Undecodable
 from node.read.decoding import GrayPicture
@@ -62,7 +62,7 @@ def test_the_linear_window_is_that_of_the_standard() -> None:
 
 def test_exact_and_sigmoid_windows_are_those_of_the_standard() -> None:
     exact = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "LINEAR_EXACT"}))
-    sigmoid = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "SIGMOID"}))
+    sigmoid = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "Sigmoid"}))
 
     assert (exact[1500], exact[2000], exact[2500]) == pytest.approx((0, 0.5, 1), abs=1e-6)
     assert (sigmoid[2000], sigmoid[2250]) == pytest.approx((0.5, 1 / (1 + np.exp(-1))), abs=1e-6)
@@ -145,11 +145,68 @@ def test_a_modality_lut_comes_before_the_window() -> None:
     assert gray == pytest.approx(np.arange(4096)[::-1] / 4095, abs=1e-6)
 
 
-def test_a_lut_that_is_shorter_than_it_says_is_refused() -> None:
+def test_a_lut_has_the_entries_that_it_says_or_is_refused() -> None:
     table = lut(0, [1, 2, 3], bits=8)
-    table[0].LUTDescriptor = [4096, 0, 8]
 
+    table[0].LUTDescriptor = [4, 0, 8]
     assert refusal(films.ramp({"VOILUTSequence": table})) == Reason.UNDECODABLE
+    table[0].LUTDescriptor = [2, 0, 8]
+    assert table_of(table).tolist() == [1, 2]
+    table[0].LUTDescriptor = [0, 0, 16]  # 65536 (PS3.3 C.11.1.1)
+    table[0].add_new("LUTData", "OW", np.arange(2**16, dtype="<u2").tobytes())
+    assert np.array_equal(table_of(table), np.arange(2**16))
+
+
+def table_of(sequence: list[Dataset]) -> WordTable:
+    read = parse_grayscale(films.ramp({"VOILUTSequence": sequence}), photometric_interpretation="MONOCHROME2").voi_lut
+    assert isinstance(read, LookUpTable)
+    return read.entries
+
+
+@pytest.mark.parametrize(
+    ("highest", "bits", "white"),
+    [
+        (255, 8, 255),
+        (4095, 16, 4095),
+        (32767, 16, 32767),
+        (32768, 16, 65535),
+        (300, 8, 300),
+        (0, 8, 255),
+        (40_000, 17, 65535),
+    ],
+)
+def test_white_is_what_the_bits_of_a_lut_hold_unless_its_entries_are_of_others(
+    highest: int, bits: int, white: float
+) -> None:
+    assert LookUpTable(entries=np.array([0, highest, 0], dtype=np.uint16), first=0, bits=bits).top == white
+
+
+@pytest.mark.parametrize(
+    ("photometric", "shape", "is_inverted", "is_disputed"),
+    [
+        ("MONOCHROME2", None, False, False),
+        ("MONOCHROME2", "IDENTITY", False, False),
+        ("MONOCHROME2", "inverse", True, True),
+        ("monochrome1", None, True, False),
+        ("MONOCHROME1", "INVERSE", True, False),
+        ("MONOCHROME1", "identity", True, True),
+    ],
+)
+def test_polarity_is_disputed_where_two_attributes_contradict_each_other(
+    photometric: str, shape: str | None, is_inverted: bool, is_disputed: bool
+) -> None:
+    film = films.ramp({"PresentationLUTShape": shape})
+
+    header = parse_grayscale(film, photometric_interpretation=photometric)
+
+    assert (header.is_inverted, header.is_disputed) == (is_inverted, is_disputed)
+
+
+@pytest.mark.parametrize(("keyword", "has_window"), [("WindowCenter", True), ("WindowWidth", True), ("Rows", False)])
+def test_half_a_window_is_one_that_the_header_has(keyword: str, has_window: bool) -> None:
+    header = films.changed(Dataset(), {keyword: 100})
+
+    assert parse_grayscale(header, photometric_interpretation="MONOCHROME2").has_window is has_window
 
 
 @pytest.mark.parametrize("inverse", [{"PhotometricInterpretation": "MONOCHROME1"}, {"PresentationLUTShape": "INVERSE"}])

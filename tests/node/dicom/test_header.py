@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from io import BytesIO
 from pathlib import Path
 
@@ -18,10 +19,11 @@ from pydicom.tag import BaseTag, Tag
 from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
 from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
+from node.character_sets import LOST
 from node.dicom import attributes
-from node.dicom.film_header import calibrated_spacing, has_oblong_pixels, parse_header
+from node.dicom.film_header import calibrated_spacing, has_oblong_pixels, parse_header, pixel_shape, place_in_study
 from node.dicom.grayscale_header import LookUpTable, UnusableTable, parse_grayscale
-from node.dicom.header import identify
+from node.dicom.header import identify, read_meta
 from node.dicom.header_reading import read_header
 from node.errors import Refused, Undecodable
 from node.store.incoming import has_other_pixels
@@ -118,6 +120,23 @@ def test_a_uid_as_long_as_a_film_is_refused(tmp_path: Path) -> None:
 
     with path.open("rb") as file, little_memory(), pytest.raises(Refused):
         identify(file, ImplicitVRLittleEndian)
+
+
+@pytest.mark.parametrize(("mib", "is_read"), [(15, True), (17, False)])
+def test_values_of_unknown_length_are_loaded_up_to_16_mib(mib: int, is_read: bool) -> None:
+    item = ITEM[:4] + struct.pack("<L", mib * MIB) + bytes(mib * MIB)
+    content = SOP_INSTANCE + IN_FRAGMENTS[0][: -len(ITEM)] + item + SEQUENCE_END + STUDY_INSTANCE
+
+    with nullcontext() if is_read else pytest.raises(Refused):
+        assert identify(BytesIO(content), ExplicitVRLittleEndian) == ("1.2.3", "1.2.3.4")
+
+
+def test_a_stated_length_of_file_meta_information_is_not_believed(tmp_path: Path) -> None:
+    content = films.file_bytes(films.thumbnail())
+    path = with_bulk(tmp_path / "film", content[:140] + struct.pack("<L", BULK) + content[144:], b"end")
+
+    with path.open("rb") as file, little_memory():
+        assert read_meta(file).TransferSyntaxUID == ExplicitVRLittleEndian
 
 
 def film_with(bulk: tuple[bytes, bytes], path: Path, *, repaint: Callable[[bytes], bytes] = bytes) -> Path:
@@ -275,7 +294,7 @@ def header(**values: object) -> Dataset:
     [
         ({"PixelSpacing": [0.2, 0.1]}, None),
         ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "FIDUCIAL"}, (0.2, 0.1)),
-        ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "GEOMETRY"}, (0.2, 0.1)),
+        ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "Geometry"}, (0.2, 0.1)),
         ({"PixelSpacing": [0.2, 0.1], "PixelSpacingCalibrationType": "GUESS"}, None),
         ({"PixelSpacing": [0, 0], "PixelSpacingCalibrationType": "GEOMETRY"}, None),
         ({"PixelSpacing": [0.2], "PixelSpacingCalibrationType": "GEOMETRY"}, None),
@@ -307,7 +326,8 @@ def test_a_spacing_counts_only_within_the_patient(
     [
         ({}, False),
         ({"PixelSpacing": [0.4, 0.4]}, False),
-        ({"PixelSpacing": [0.4, 0.40001]}, False),
+        ({"PixelSpacing": [0.4, 0.4003]}, False),
+        ({"PixelSpacing": [0.4, 0.4005]}, True),
         ({"PixelSpacing": [0.4, 0.8]}, True),
         ({"PixelSpacing": [0.4, 0.4], "ImagerPixelSpacing": [0.4, 0.8]}, True),
         ({"PixelAspectRatio": ["1", "2"]}, True),
@@ -319,3 +339,62 @@ def test_a_spacing_counts_only_within_the_patient(
 )
 def test_pixels_are_oblong_if_rows_and_columns_differ(values: Mapping[str, object], expected: bool) -> None:
     assert has_oblong_pixels(header(**values)) == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "shape"),
+    [
+        ({}, (1, 1)),
+        ({"PixelSpacing": [0.4, 0.4]}, (1, 1)),
+        ({"PixelSpacing": [0.4, 0.2], "ImagerPixelSpacing": [0.2, 0.4]}, (400, 200)),
+        ({"ImagerPixelSpacing": [0.2, 0.4], "PixelAspectRatio": ["3", "2"]}, (200, 400)),
+        ({"PixelAspectRatio": ["3", "2"]}, (3000, 2000)),
+        ({"PixelSpacing": [0.01, 0.2]}, (1, 1)),
+        ({"PixelSpacing": [0.2, 100]}, (1, 1)),
+    ],
+)
+def test_the_shape_of_a_pixel_is_its_height_to_its_width(values: Mapping[str, object], shape: tuple[int, int]) -> None:
+    assert pixel_shape(header(**values)) == shape
+
+
+@pytest.mark.parametrize(
+    ("values", "width"),
+    [
+        ({"PixelSpacing": [0.2, 0.1], "ImagerPixelSpacing": [2, 3]}, 300),
+        ({"ImagerPixelSpacing": [0.2, 0.1], "PatientOrientation": ["L", "F"]}, 300),
+        ({"PixelSpacing": [0.2, 0.1], "PatientOrientation": ["F", "L"]}, 400),
+        ({"PixelSpacing": [0.2, 0.1], "PatientOrientation": ["HL", "L"]}, 400),
+        ({"PixelSpacing": [0.2, 0.1], "Rows": None}, None),
+        ({"PixelSpacing": [0.2, 0.1], "Columns": None}, None),
+        ({}, None),
+    ],
+)
+def test_a_film_is_as_wide_as_it_lies_across_the_patient(values: Mapping[str, object], width: float | None) -> None:
+    found = parse_header(header(**{"Rows": 2000, "Columns": 3000, **values})).field_width
+
+    assert found == (None if width is None else pytest.approx(width))
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"SeriesNumber": 2, "InstanceNumber": 3}, (2, 3)),
+        ({"SeriesNumber": 2}, (2, math.inf)),
+        ({"InstanceNumber": 3}, (math.inf, 3)),
+    ],
+)
+def test_a_film_without_a_number_comes_last(values: Mapping[str, object], place: tuple[float, float]) -> None:
+    assert place_in_study(header(**values)) == place
+
+
+def test_a_value_of_another_kind_counts_as_absent() -> None:
+    odd = films.as_written(
+        Dataset(), {"WindowCenter": b"inf ", "InstanceNumber": b"2.5 ", "SOPInstanceUID": b"1.2\\1.3", "Rows": b"\1\0"}
+    )
+    odd.StudyID = f"a{LOST}b"
+
+    assert attributes.number(odd, "WindowCenter") is None
+    assert (attributes.whole(odd, "InstanceNumber"), attributes.whole(odd, "Rows")) == (None, 1)
+    assert attributes.wholes(films.changed(odd, {"ImagerPixelSpacing": [1, 2.5]}), "ImagerPixelSpacing") == ()
+    assert attributes.uid(odd, "SOPInstanceUID") == ""
+    assert (attributes.text(odd, "StudyID"), attributes.text_with_gaps(odd, "StudyID")) == ("", f"a{LOST}b")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,19 @@ from node.errors import ModelLost
 from node.jobs.object_questions import Looked
 from node.jobs.round_steps import Steps, WrittenRound
 from node.jobs.workflows import Planned
+from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs import batches
 from node.outputs.batches import Batch, EncodedObject
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import RadiographReader, Reading
+from node.rounds import round_plan
 from node.rounds.round_plan import Round
 from node.store.database import connect
 from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.ledger import Ledger
 from node.store.spool import Spool
+from node.store.study_facts import load
 from tests.support import films
 from tests.support.damage import FILM, OTHER, STUDY, Bench, interrupted
 from tests.support.fakes import Panic, ScriptedReader
@@ -133,6 +137,46 @@ def test_what_steps_record_is_read_again_as_it_was(bench: Bench) -> None:
         Looked(questions=("a",)),
     ):
         assert decode(type(value), json.loads(json.dumps(encode(value)))) == value
+
+
+def test_a_finished_round_is_planned_again_as_it_was(bench: Bench) -> None:
+    plan, outputs = written(bench)
+    mark = replace(outputs.mark, parked={"1.2.dcm": "damaged"}, corrections=("a",))
+
+    assert plan.destinations == {"archive": DEFAULT_OUTPUTS}
+    assert round_plan.again(STUDY, mark) == replace(plan, files=(*plan.files, "1.2.dcm"), corrections=("a",))
+
+
+def test_a_round_follows_the_last_and_knows_those_before_it(bench: Bench) -> None:
+    bench.keep(FILM)
+    bench.round()
+    bench.keep(OTHER)
+    facts = load(bench.spool, STUDY)
+    marks = tuple(replace(mark, number=number) for mark in facts.rounds for number in (2, 5, 6))
+
+    plan = round_plan.plan(replace(facts, rounds=marks), at=datetime.now(UTC), destinations={})
+
+    assert plan is not None
+    assert (plan.number, plan.created_at.microsecond) == (7, 0)
+    assert round_plan.known_to(replace(plan, number=5), replace(facts, rounds=marks)).rounds == marks[:1]
+
+
+def test_a_stored_reading_names_all_that_it_was_made_with(bench: Bench) -> None:
+    plan, _ = written(bench)
+    films, [path] = bench.steps.pipeline.films, bench.folder.rglob("readings/*.json")
+    model, stored = films.reader.identity, json.loads(path.read_bytes())
+
+    assert {key: stored[key] for key in ("file", "model", "engine", "prompts", "program", "prompts_sha256")} == {
+        "file": plan.files[0],
+        "model": "scripted 1",
+        "engine": "scripted",
+        "prompts": films.prompts.title,
+        "program": films.program,
+        "prompts_sha256": films.prompts.sha256,
+    }
+    assert [stored[key] for key in ("weights_sha256", "manifest_sha256", "trusted")] == [
+        model.weights_sha256, model.manifest_sha256, model.trusted
+    ]  # fmt: skip
 
 
 def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:

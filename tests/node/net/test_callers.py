@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,10 @@ from node.net.callers import (
     admit,
     printable,
     read_all,
+    read_file,
+    to_do,
 )
+from node.store import files
 from tests.support import pdus
 from tests.support.listening import connect, listening
 from tests.support.pdus import request
@@ -42,8 +45,8 @@ class Watch:
     """Refusals under a clock that stands until it is set."""
 
     def __init__(self) -> None:
-        self.now = 1000.0
-        self.refusals = Refusals(clock=lambda: self.now)
+        self.now, self.logged = 1000.0, list[int]()
+        self.refusals = Refusals(clock=lambda: self.now, on_logged=lambda _key, times: self.logged.append(times))
 
     def refuse(self, host: str = "192.0.2.1", reason: str = "caller") -> None:
         self.refusals.note(RefusalKey("association.refused", reason, host))
@@ -108,11 +111,12 @@ def test_many_addresses_are_told_of_together(watch: Watch) -> None:
 
 def test_what_was_counted_is_told_in_the_end(watch: Watch) -> None:
     with capture_logs() as said:
-        watch.refuse()
-        watch.refuse()
+        for _ in range(3):
+            watch.refuse()
         watch.refusals.close()
 
-    assert facts(said) == [("192.0.2.1", "caller", None), ("192.0.2.1", "caller", 1)]
+    assert facts(said) == [("192.0.2.1", "caller", None), ("192.0.2.1", "caller", 2)]
+    assert watch.logged == [1, 2]
 
 
 def test_a_listener_counts_each_and_logs_few(tmp_path: Path) -> None:
@@ -152,7 +156,11 @@ def test_the_last_ten_are_kept_with_how_often_each_came(tmp_path: Path) -> None:
         callers.note(RefusalKey("association.refused", "caller", "192.0.2.7", f"CR{number}", "CHEX"), 1)
     callers.note(RefusalKey("association.refused", "caller", "192.0.2.7", "CR5", "CHEX"), 41)
     callers.note(RefusalKey("association.refused", "caller", OTHERS), 1000)
+    callers.note(RefusalKey("association.aborted", "protocol", "192.0.2.9", "TESTER"), 1)
     callers.close()
+    other, old = tmp_path / "refused-callers-2.json", refused(calling="OLD")
+    files.write(other, files.to_json({"callers": [asdict(old)]}))
+    assert read_file(other) == [old]
 
     kept = RefusedCallers(tmp_path / "refused-callers.json")
     kept.note(RefusalKey("association.refused", "silent", "192.0.2.8"), 1)
@@ -182,6 +190,14 @@ def test_the_lines_that_let_a_caller_in_are_settings(title: str) -> None:
 )
 def test_no_line_is_offered_where_none_would_let_a_caller_in(caller: RefusedCaller) -> None:
     assert callers.settings_for(caller) == ""
+
+
+@pytest.mark.parametrize(
+    ("why", "title", "said"),
+    [("called_ae", "CR2", "at CR2, call CHEX"), ("called_ae", "", "at the sender, call CHEX"), ("caller", "CR2", "")],
+)
+def test_a_caller_of_another_title_is_told_the_right_one(why: str, title: str, said: str) -> None:
+    assert to_do(why, calling_aet=title, own_title="CHEX ") == said
 
 
 def test_a_title_is_shown_without_what_a_terminal_would_obey() -> None:
@@ -219,7 +235,8 @@ def test_a_caller_is_known_by_title_and_address_together(title: str, host: str, 
 
 
 def test_another_called_title_and_a_full_disk_are_refused() -> None:
-    assert reason(replace(CALL, called_aet="OTHER")) == "called_ae"
+    assert reason(replace(CALL, called_aet=" CHEX  ")) == "as SCANNER"
+    assert {reason(replace(CALL, called_aet=title)) for title in ("OTHER", "chex", "")} == {"called_ae"}
     assert reason(CALL, has_room=False) == "disk"
 
 
@@ -249,6 +266,8 @@ def test_a_destination_may_report_even_when_the_disk_is_full() -> None:
     assert reason(archive) == "caller"
     assert reason(archive, may_report=True, has_room=False) == "as ARCHIVE"
     assert reason(archive, may_report=True, open_callers=[SCANNER] * 5) == "limit"
+    ward = replace(CALL, calling_aet="WARD", host="192.0.2.2")
+    assert reason(ward, may_report=True, open_callers=[WARD] * 2) == "limit", "its own"
 
 
 @given(st.lists(st.sampled_from((SCANNER, WARD)), max_size=30))

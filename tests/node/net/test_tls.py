@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
-from node.net.tls import ServerTls, authorities_days_left, check_files, days_left
+from node.net.tls import ServerTls, authorities_days_left, check_files, client_context, days_left, system_context
+from node.settings.destinations import TlsSettings
 from tests.support import films, peers
 from tests.support.certificates import Authority, Identity
 from tests.support.listening import Node, connect, listening
@@ -66,12 +68,19 @@ def call(port: int, authority: Authority, identity: Identity | None, *, calling_
     return subprocess.run(command, check=False, capture_output=True, timeout=60).returncode == 0
 
 
-def handshake(node: Node, authority: Authority, identity: Identity | None = None) -> tuple[str | None, str]:
+def handshake(
+    node: Node,
+    authority: Authority,
+    identity: Identity | None = None,
+    *,
+    newest: ssl.TLSVersion = ssl.TLSVersion.MAXIMUM_SUPPORTED,
+) -> tuple[str | None, str]:
     """Connect with Python's own TLS and wait for the node's first word; version and serial number of its certificate.
 
     Raises OSError when the node refuses: in TLS 1.3 a client learns only then that its certificate was not taken.
     """
     context = ssl.create_default_context(cafile=authority.certificate)
+    context.maximum_version = newest
     if identity is not None:
         context.load_cert_chain(identity.certificate, identity.key)
     with context.wrap_socket(connect(tls_port(node)), server_hostname=peers.LOOPBACK) as connection:
@@ -166,6 +175,36 @@ def test_tls_1_3_is_preferred_and_weak_ciphers_are_refused(node: Node, authority
 
     node.wait_for_refusal("tls")
     assert handshake(node, authority, scanner)[0] == "TLSv1.3"
+    assert handshake(node, authority, scanner, newest=ssl.TLSVersion.TLSv1_2)[0] == "TLSv1.2"
+
+
+RFC_9325 = {
+    f"ECDHE-{key}-{cipher}" for key in ("RSA", "ECDSA") for cipher in ("AES128-GCM-SHA256", "AES256-GCM-SHA384")
+}
+
+
+def test_every_side_of_a_connection_offers_only_what_bcp_195_recommends(tls: ServerTlsSettings) -> None:
+    server = ServerTls("listener", tls).context()
+    clients = [client_context(TlsSettings(ca=tls.ca)), system_context(), system_context(tls.ca)]
+
+    assert server.options & ssl.OP_NO_RENEGOTIATION
+    assert {context.check_hostname for context in clients} == {True}
+    for context in (server, *clients):
+        assert (context.minimum_version, context.verify_mode) == (ssl.TLSVersion.TLSv1_2, ssl.CERT_REQUIRED)
+        assert {str(each["name"]) for each in context.get_ciphers() if each["protocol"] == "TLSv1.2"} == RFC_9325
+
+
+def test_files_that_do_not_fit_are_told_once_and_so_are_those_that_do(tls: ServerTlsSettings) -> None:
+    served, good = ServerTls("listener", tls), tls.key.read_bytes()
+    with capture_logs() as said:
+        for key in (b"no key", good):
+            tls.key.write_bytes(key)
+            contexts = {served.context() for _ in range(3)}
+            assert len(contexts) == 1
+
+    assert [(line["event"], line["name"]) for line in said] == [
+        ("certificate.refused", "listener"), ("certificate.reloaded", "listener")
+    ]  # fmt: skip
 
 
 def test_renewed_files_are_used_without_a_restart_once_they_fit(

@@ -37,8 +37,6 @@ from tests.support.service import Service, settings_for
 Changes = Mapping[str, object]
 """What is changed in a header, by keyword; None removes it."""
 
-TITLES = sorted(rejection_note.TITLES)
-
 _DUMP = """
 (0008,0005) CS [ISO_IR 100]
 (0008,0016) UI [1.2.840.10008.5.1.4.1.1.88.59]
@@ -130,7 +128,7 @@ def uids(deliveries: list[Delivery]) -> set[str]:
 REASONS = {"113001": "quality", "113037": "patient_safety", "113038": "worklist", "113039": "retention"}
 
 
-@pytest.mark.parametrize("title", TITLES)
+@pytest.mark.parametrize("title", REASONS)
 def test_a_note_of_dcmtk_rejects_what_the_node_wrote_of_its_films_alone(tmp_path: Path, title: str) -> None:
     bench, wrong, right = Bench(tmp_path, outputs=("sr", "gsps", "sc")), film("wrong"), film("right")
     bench.receive(right)

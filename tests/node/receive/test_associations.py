@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from node.deliver import dicom
 from node.deliver.kinds import Calling
+from node.net.association_pdus import Unacceptable, readable, readable_acceptance
 from node.receive.dimse import Reception
 from node.receive.intake import Intake
 from node.receive.listener import Listener
@@ -23,8 +24,10 @@ from tests.support.listening import Node, connect, listening
 from tests.support.pdus import USER, VERIFICATION, context, item, request
 from tests.support.peers import wait_until
 
-STORAGE = b"1.2.840.10008.5.1.4.1.1.1"
+STORAGE, DICOM = b"1.2.840.10008.5.1.4.1.1.1", b"1.2.840.10008.3.1.1.1"
 LONGEST, CLASS = USER[:8], USER[8:19]
+HEAD = 42
+"""Bytes of a PDU as far as the titles, which mean nothing in an acceptance."""
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +146,43 @@ def test_an_odd_request_is_taken_as_dcmtk_takes_it(node: Node, sent: bytes) -> N
         status = pdus.status_of(pdus.read_pdu(peer))
 
     assert answer[:1] == bytes([pdus.ASSOCIATE_ACCEPT])
+    assert item(0x51, (128 * 1024).to_bytes(4, "big")) in answer, "the longest PDU that the node wants"
     assert status == 0x0000
     assert node.count("cxr_associations_accepted_total") == accepted + 1
+
+
+def test_what_is_passed_on_of_a_request_is_all_that_counts_in_the_form_of_the_standard() -> None:
+    odd_context = context(1, VERIFICATION + b" ", (pdus.IMPLICIT + b"\0", b"1.2.3"))
+    odd = request(
+        calling=b" TESTER\0old",
+        version=3,
+        name=item(0x99, b""),
+        contexts=odd_context + odd_context + context(3, None, ()),
+        user=item(0x50, CLASS + role(b"hello\xff") + role() + item(0x77, b"x")),
+        more=item(0x50, role(scu=2)),
+    )
+
+    assert readable(odd, syntaxes={pdus.IMPLICIT}) == request(
+        contexts=context() + context(3, DICOM, (DICOM,)), user=item(0x50, LONGEST + role())
+    )
+
+
+@pytest.mark.parametrize(
+    ("fault", "answer"),
+    [
+        ("no calling title", (1, 1, 3)),
+        ("no called title", (1, 1, 7)),
+        ("protocol version 2", (1, 2, 2)),
+        ("an even context id", (1, 2, 1)),
+        ("two contexts of one id", (1, 2, 1)),
+        ("no context", (1, 2, 1)),
+    ],
+)
+def test_a_fault_that_the_standard_names_is_rejected_with_its_number(fault: str, answer: tuple[int, ...]) -> None:
+    with pytest.raises(Unacceptable) as refused:
+        readable(REFUSED[fault][0], syntaxes=())
+
+    assert refused.value.answer == bytes([pdus.ASSOCIATE_REJECT, 0, 0, 0, 0, 4, 0, *answer])  # PS3.8 9.3.4
 
 
 @pytest.mark.parametrize(("sent", "reason", "title"), REFUSED.values(), ids=REFUSED)
@@ -254,7 +292,7 @@ def test_an_association_that_ends_by_a_fault_is_told(tmp_path: Path) -> None:
 def acceptance(user: bytes, *, result: bytes = b"") -> bytes:
     """An A-ASSOCIATE-AC (PS3.8 9.3.3) with this user information; result: other items of its context."""
     accepted = item(0x21, bytes([1, 0, 0, 0]) + (result or item(0x40, pdus.IMPLICIT)))
-    content = b"\0\1\0\0" + b" " * 32 + bytes(32) + item(0x10, b"1.2.840.10008.3.1.1.1") + accepted + user
+    content = b"\0\1\0\0" + b" " * 32 + bytes(32) + item(0x10, DICOM) + accepted + user
     return b"\2\0" + len(content).to_bytes(4, "big") + content
 
 
@@ -270,6 +308,14 @@ ACCEPTANCES = {
     "a zero after the transfer syntax": acceptance(item(0x50, USER), result=item(0x40, pdus.IMPLICIT + b"\0")),
     "an unknown item in its context": acceptance(item(0x50, USER), result=item(0x40, pdus.IMPLICIT) + item(0x41, b"x")),
 }
+
+
+def test_what_is_passed_on_of_an_acceptance_is_all_that_counts_in_the_form_of_the_standard() -> None:
+    odd = item(0x40, b"") + item(0x40, pdus.IMPLICIT + b"\0") + item(0x40, b"1.2.3") + item(0x41, b"x")
+
+    read = readable_acceptance(acceptance(item(0x50, CLASS), result=odd))
+
+    assert read[HEAD:] == acceptance(item(0x50, LONGEST))[HEAD:]
 
 
 @pytest.mark.parametrize("answer", ACCEPTANCES.values(), ids=ACCEPTANCES)

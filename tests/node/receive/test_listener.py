@@ -43,6 +43,7 @@ QUERY = "1.2.840.10008.5.1.4.1.2.2.1"
 RETIRED_ULTRASOUND = "1.2.840.10008.5.1.4.1.1.6"
 PRIVATE = "1.3.12.2.1107.5.9.1"
 CHEST_FILM = "1.2.840.10008.5.1.4.1.1.1"
+NEWER = "1.2.840.10008.5.1.4.1.1.99999"
 
 
 def associate(node: Node, *contexts: PresentationContext) -> Association:
@@ -117,7 +118,7 @@ def test_nobody_is_let_in_while_the_disk_cannot_be_asked(tmp_path: Path) -> None
 
 
 def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> None:
-    taken, own = [VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, PRIVATE], generate_uid()
+    taken, own = [VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, NEWER, PRIVATE], generate_uid()
     association = associate(node, *map(build_context, [*taken, own, STORAGE_COMMITMENT, QUERY]))
     accepted = {str(context.abstract_syntax) for context in association.accepted_contexts}
     association.release()
@@ -265,6 +266,9 @@ def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path) -> None
             assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404]
             assert peers.send(film, port=service.dicom_port) == 0x0000
             service.wait_for("study.finished")
+            metrics = httpx2.get(f"{probes}/metrics").text
+            for step in ("receive", "plan", "route", "decode", "read", "write"):
+                assert f'cxr_step_duration_seconds_count{{step="{step}"}} 1.0' in metrics
 
             assert peers.send(other, port=service.dicom_port) == 0x0000
 

@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -74,6 +75,17 @@ def test_what_is_no_whole_pdu_is_refused(sent: bytes, error: type[Exception]) ->
 
         with pytest.raises(error):
             reader.read()
+
+
+def test_a_connection_that_has_ended_holds_no_buffer() -> None:
+    tracemalloc.start()
+    try:
+        with reading() as (_, reader):
+            before, _ = tracemalloc.get_traced_memory()
+            reader.discard()
+            assert before - tracemalloc.get_traced_memory()[0] > 1_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @contextmanager

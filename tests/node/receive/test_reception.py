@@ -12,8 +12,12 @@ from io import BytesIO
 import pytest
 from pydicom.uid import UID, CTImageStorage
 from pynetdicom import AE, build_context
+from pynetdicom.association import Association
 from pynetdicom.dsutils import decode, encode
 
+from node.errors import Refused
+from node.receive.dimse import DatasetOnDisk, Reception
+from node.store.incoming import Incoming
 from tests.support import films, pdus
 from tests.support.listening import Node, is_clean
 from tests.support.pdus import Recording
@@ -168,6 +172,22 @@ def test_a_request_that_cannot_be_read_ends_the_association(node: Node, recordin
 
         assert pdus.read_pdu(hostile)[:1] == b"\7"
     node.wait_until_clean()
+
+
+def test_a_command_an_object_and_another_dataset_have_limits_of_their_own(node: Node) -> None:
+    intake = node.listener.intake
+    reception = Reception(Association(AE(), "acceptor"), intake=intake)
+
+    def begin() -> Incoming:
+        raise Refused("no room")
+
+    def is_too_long(more: int) -> list[bool]:
+        film, other = DatasetOnDisk(begin), BytesIO()
+        film.size = intake.longest_bytes + more
+        other.seek(16 * 1024 * 1024 + more)
+        return [reception.is_too_long(*message) for message in ((64 * 1024 + more, None), (100, film), (100, other))]
+
+    assert (is_too_long(0), is_too_long(1)) == ([False] * 3, [True] * 3)
 
 
 def test_a_thousand_objects_in_one_pdu_take_no_descriptor_each(node: Node, recording: Recording) -> None:
