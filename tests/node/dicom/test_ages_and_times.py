@@ -97,6 +97,10 @@ def test_an_age_is_read_as_a_person_would_read_it(said: str, years: int | None, 
     assert parse_header(as_written({"PatientAge": said})).age_has_unit is not said.isdecimal()
 
 
+def test_an_age_without_a_value_is_one_that_the_header_has() -> None:
+    assert [parse_header(as_written({"PatientAge": age})).has_age for age in (None, "", "x")] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("number", "units"),
     [

@@ -398,3 +398,12 @@ def test_a_value_of_another_kind_counts_as_absent() -> None:
     assert attributes.wholes(films.changed(odd, {"ImagerPixelSpacing": [1, 2.5]}), "ImagerPixelSpacing") == ()
     assert attributes.uid(odd, "SOPInstanceUID") == ""
     assert (attributes.text(odd, "StudyID"), attributes.text_with_gaps(odd, "StudyID")) == ("", f"a{LOST}b")
+
+
+def test_a_description_keeps_the_words_beside_what_was_lost() -> None:
+    keywords = ("StudyDescription", "SeriesDescription", "ProtocolName", "PatientSpeciesDescription")
+    text = f"thorax {LOST}"
+
+    found = parse_header(header(**dict.fromkeys(keywords, text)))
+
+    assert {found.study_description, found.series_description, found.protocol_name, found.species} == {text}

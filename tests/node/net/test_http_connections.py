@@ -15,9 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
+import uvicorn
 from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from node.check_result import CheckState
 from node.config import Settings, StorageSettings
@@ -25,7 +28,7 @@ from node.errors import ConfigError
 from node.health.checks import check_certificates
 from node.jobs import processes
 from node.jobs.processes import Process
-from node.net.http_connections import Limits, has_left
+from node.net.http_connections import Connection, Limits, has_left
 from node.net.tls import check_files
 from node.settings.http import HttpSettings, HttpTlsSettings
 from tests.support.certificates import Authority, Identity
@@ -89,6 +92,58 @@ def test_a_body_that_slows_down_has_no_more_time() -> None:
         served.send_byte_by_byte(connection)
 
         assert served.closed("silent") == 1
+
+
+async def say(send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_a_body_that_goes_on_slowly_is_read_to_its_end() -> None:
+    async def read_body(_scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        await say(send)
+
+    limits = Limits(connections=8, stalled_seconds=1.0, body_bytes=50)
+    request = b"POST /films HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 300\r\n\r\n"
+    with serving(limits=limits, application=read_body) as served, served.connect(request) as connection:
+        for _ in range(6):
+            time.sleep(0.25)
+            connection.sendall(b"x" * 50)
+
+        assert read_to_end(connection).startswith(ANSWERED)
+
+
+def test_who_waits_for_a_late_answer_is_not_silent() -> None:
+    async def answer_late(_scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await asyncio.wait([asyncio.ensure_future(receive())], timeout=0.3)  # for the client to leave
+        await say(send)
+
+    with serving(limits=Limits(connections=8, stalled_seconds=0.1), application=answer_late) as served:
+        assert served.ask(b"GET /films HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n").startswith(ANSWERED)
+
+
+class Taken:
+    """A transport whose client has left so many bytes unread, each time that it is asked."""
+
+    def __init__(self, *waiting: int) -> None:
+        self._waiting = iter(waiting)
+
+    def get_write_buffer_size(self) -> int:
+        return next(self._waiting)
+
+
+def test_a_client_that_takes_a_long_answer_slowly_is_not_stalled() -> None:
+    async def seen(*waiting: int) -> list[bool]:
+        config = uvicorn.Config(lambda: None, log_config=None)
+        connection = Connection(config, ServerState(), LOOPBACK, QUICK, {})
+        connection.transport = cast(asyncio.Transport, Taken(*waiting))
+        later = time.monotonic() + 1000.0
+        return [connection.taken_at(later + second) == later + second for second in range(len(waiting))]
+
+    assert asyncio.run(seen(0, 90, 90, 60, 60, 30, 0)) == [True, False, False, True, False, True, True]
 
 
 def test_an_idle_connection_stays_open() -> None:

@@ -15,7 +15,16 @@ from structlog.testing import capture_logs
 
 from node.config import ListenerSettings, ServerTlsSettings, Settings
 from node.errors import ConfigError
-from node.net.tls import ServerTls, authorities_days_left, check_files, client_context, days_left, system_context
+from node.net.tls import (
+    ServerTls,
+    authorities_days_left,
+    cause,
+    check_files,
+    client_context,
+    days_left,
+    mistakes_in,
+    system_context,
+)
 from node.settings.destinations import TlsSettings
 from tests.support import films, peers
 from tests.support.certificates import Authority, Identity
@@ -250,6 +259,31 @@ def test_missing_or_wrong_tls_files_are_named_before_the_start(
     assert mistakes(settings)[0].startswith("listener.tls: ca, certificate and key cannot be used together (")
     tls.certificate.unlink()
     assert mistakes(settings) == [f"listener.tls.certificate: {tls.certificate} does not exist; correct the path"]
+
+
+def test_a_certificate_that_is_shown_to_a_destination_has_to_fit_its_key(
+    scanner: Identity, tls: ServerTlsSettings
+) -> None:
+    fits = TlsSettings(ca=tls.ca, certificate=tls.certificate, key=tls.key)
+
+    assert [*mistakes_in("destinations.pacs.tls", fits)] == []
+    [mistake] = mistakes_in("destinations.pacs.tls", replace(fits, key=scanner.key))
+    assert mistake.startswith("destinations.pacs.tls: ca, certificate and key cannot be used together (")
+
+
+@pytest.mark.parametrize(
+    ("inner", "said"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (ValueError("Doe^Jane"), "RuntimeError"),
+        (KeyError("Doe^Jane"), "RuntimeError"),
+    ],
+)
+def test_why_a_request_failed_is_told_without_the_text_of_others(inner: Exception, said: str) -> None:
+    outer = RuntimeError("Doe^Jane")
+    outer.__cause__ = inner
+
+    assert cause(outer) == said
 
 
 def mistakes(settings: Settings) -> list[str]:

@@ -243,6 +243,17 @@ def test_other_titles_and_schemes_reject_nothing() -> None:
     assert rejection_note.parse(note) is None
 
 
+def test_a_note_rejects_what_its_content_names_and_the_evidence_of_its_own_study() -> None:
+    wrong = film("wrong")
+    note, other = highdicom_note(wrong), highdicom_note(wrong)
+    del note.ContentSequence, other.CurrentRequestedProcedureEvidenceSequence
+
+    rejected = [parsed and parsed.rejected for parsed in map(rejection_note.parse, (note, other))]
+
+    assert rejected == [{wrong.SOPInstanceUID}] * 2
+    assert rejection_note.parse(films.changed(note, {"StudyInstanceUID": "1.2.3"})) is None
+
+
 def test_a_file_that_was_replaced_is_looked_at_anew(tmp_path: Path) -> None:
     path, fresh = tmp_path / "object.dcm", tmp_path / "fresh.dcm"
     assert class_of(path) != KeyObjectSelectionDocumentStorage

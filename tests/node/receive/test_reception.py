@@ -8,6 +8,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from io import BytesIO
+from typing import cast
 
 import pytest
 from pydicom.uid import UID, CTImageStorage
@@ -65,6 +66,7 @@ def test_an_object_in_the_context_of_another_service_is_refused(node: Node) -> N
     answer = association.send_c_store(film)
     assert answer.Status == 0xC000
     assert "context is not for storage" in answer.ErrorComment
+    assert len(answer.ErrorComment) <= 64, "PS3.7 C.4.2"
     association.release()
 
     assert list(node.spool.studies()) == []
@@ -172,6 +174,26 @@ def test_a_request_that_cannot_be_read_ends_the_association(node: Node, recordin
 
         assert pdus.read_pdu(hostile)[:1] == b"\7"
     node.wait_until_clean()
+
+
+class Full:
+    """A file on a disk that takes no byte, and then takes them again."""
+
+    is_full = True
+
+    def write(self, _part: bytes) -> None:
+        if self.is_full:
+            self.is_full = False
+            raise Refused("no room")
+
+
+def test_an_object_of_which_a_part_was_not_written_is_never_kept() -> None:
+    dataset = DatasetOnDisk(lambda: cast(Incoming, Full()))
+
+    for _ in range(2):
+        assert dataset.write(b"part") == 4
+    with pytest.raises(Refused, match="no room"):
+        dataset.take()
 
 
 def test_a_command_an_object_and_another_dataset_have_limits_of_their_own(node: Node) -> None:
