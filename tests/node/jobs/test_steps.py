@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from models.documents import decode, encode
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Sent
-from node.domain import StudyState
+from node.domain import Note, StudyState
 from node.errors import ModelLost
 from node.jobs.object_questions import Looked
 from node.jobs.round_steps import Steps, WrittenRound
@@ -177,6 +177,18 @@ def test_a_stored_reading_names_all_that_it_was_made_with(bench: Bench) -> None:
     assert [stored[key] for key in ("weights_sha256", "manifest_sha256", "trusted")] == [
         model.weights_sha256, model.manifest_sha256, model.trusted
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("site", "note"), [("", Note.TEXT_LEFT_OUT), ("ISO_IR 144", Note.TEXT_RECODED)])
+def test_the_text_of_a_film_is_decoded_by_the_set_of_the_site(bench: Bench, site: str, note: Note) -> None:
+    name = {"SpecificCharacterSet": None, "PatientName": "Иванов".encode("iso8859-5")}
+    path = bench.keep(films.as_written(films.thumbnail(), name))
+    reader = replace(bench.steps.pipeline.films, spool=Spool(bench.folder, character_set=site))
+
+    film, _ = reader.answer(load(reader.spool, STUDY), path.name)
+
+    assert film is not None
+    assert note in film.notes
 
 
 def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:

@@ -77,6 +77,16 @@ def test_what_is_no_whole_pdu_is_refused(sent: bytes, error: type[Exception]) ->
             reader.read()
 
 
+def test_a_peer_that_takes_no_answer_is_left_in_time() -> None:
+    with reading(idle_seconds=0.2) as (_, reader):
+        sending = threading.Thread(target=reader.send, args=(b"\4" + bytes(50_000_000),), daemon=True)
+        sending.start()
+        sending.join(20)
+
+        assert not sending.is_alive()
+        assert "Evt17" in reader.event_queue.queue  # the connection is closed (PS3.8 9.2)
+
+
 def test_a_connection_that_has_ended_holds_no_buffer() -> None:
     tracemalloc.start()
     try:
@@ -89,7 +99,7 @@ def test_a_connection_that_has_ended_holds_no_buffer() -> None:
 
 
 @contextmanager
-def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, PduSocket]]:
+def reading(*, request_seconds: float = 60.0, idle_seconds: float = 60.0) -> Iterator[tuple[socket.socket, PduSocket]]:
     """One end of a connection, and a reader of the other one."""
     with socket.create_server((LOOPBACK, 0)) as server, socket.create_connection(server.getsockname()) as sender:
         receiver, _ = server.accept()
@@ -101,7 +111,10 @@ def reading(*, request_seconds: float = 60.0) -> Iterator[tuple[socket.socket, P
         )
         end = time.monotonic() + request_seconds
         with receiver:
-            yield sender, PduSocket(messages, receiver, request_end=end, idle_seconds=60.0, on_admitted=lambda: None)
+            yield (
+                sender,
+                PduSocket(messages, receiver, request_end=end, idle_seconds=idle_seconds, on_admitted=lambda: None),
+            )
 
 
 def send_in_pieces(sender: socket.socket, content: bytes, draw: random.Random) -> None:
