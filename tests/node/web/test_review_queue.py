@@ -122,7 +122,9 @@ def test_a_judged_film_leaves_the_queue_at_once_and_comes_back_when_the_judgment
     node = finished(tmp_path, FindingState.INDETERMINATE, has_box=has_box)
     judged = node.correct(FILM, prompt=KEY)
     assert queue_of(node).films == (), "the queue does not wait for the round"
+    assert "✓ Finished" in node.client().get("/review").text, "the list waits for it"
     node.round(STUDY)
+    assert "No film waits for a reader." in node.client().get("/review").text
     assert counted(node) == {}
     node.correct(FILM, CorrectionKind.WITHDRAW, withdraws=judged)
     node.round(STUDY)

@@ -217,10 +217,13 @@ def test_a_study_with_a_document_of_another_version_is_neither_read_again_nor_de
         "delete": {"reason": "other", "films": 1, "undelivered": 0},
     }
 
-    for action, reason in asked.items():
-        answer = node.client().post(f"/api/v1/studies/{UNREAD}/{action}", json=reason)
-        assert (answer.status_code, "another version of the program" in answer.text) == (409, True)
+    with capture_logs() as lines:
+        for action, reason in asked.items():
+            answer = node.client().post(f"/api/v1/studies/{UNREAD}/{action}", json=reason)
+            assert (answer.status_code, "another version of the program" in answer.text) == (409, True)
 
+    said = [(line["event"], line["outcome"], line["study"]) for line in lines if "outcome" in line]
+    assert said == [(event, "refused", UNREAD) for event in ("study.reread", "study.deleted")]
     assert node.ledger.study_state(UNREAD) == "finished"
     assert len(node.spool.rounds(UNREAD)) == 1, "no round follows that would be parked"
 
@@ -235,3 +238,6 @@ def test_a_study_with_a_damaged_answer_is_still_shown_as_not_delivered(node: Fin
     page = node.client().get(f"/?q={film.StudyInstanceUID}").text
 
     assert '<span class="chip">not delivered</span>' in page and "A stored result is damaged." in page
+    node.ledger.set_study(str(film.StudyInstanceUID), "parked", stage="read", reason="the disk is full")
+    (line,) = node.client().get(f"/api/v1/studies?q={film.StudyInstanceUID}").json()["studies"]
+    assert (line["state"], line["reason"]) == ("parked", "the disk is full"), "what a person has to do comes first"

@@ -297,6 +297,7 @@ def test_a_page_behind_a_proxy_may_change_what_it_shows(behind_proxy: TestClient
     assert behind_proxy.post(WHO, headers={**headers, "x-csrf-token": token}).status_code == 200
     assert behind_proxy.post(WHO, headers={**headers, "x-csrf-token": token, "x-remote-user": "eve"}).status_code == 403
     assert behind_proxy.post(WHO, headers={**headers, "origin": "https://evil.example"}).status_code == 403
+    assert behind_proxy.post(WHO, headers={"x-remote-user": "ada"}).json()["title"] == "token"
 
 
 def test_only_the_trusted_proxy_names_users(tmp_path: Path) -> None:

@@ -118,6 +118,21 @@ def test_what_cannot_be_corrected_changes_nothing(reviewed: Reviewed) -> None:
     assert reviewed.ask("GET", reviewed.path)[1] == {"corrections": []}
 
 
+def test_what_a_reader_writes_is_stored_as_it_is_seen_with_who_wrote_it_and_where(tmp_path: Path) -> None:
+    finished, film = Finished(tmp_path / "node"), films.thumbnail()
+    finished.read(film)
+    for number, source in enumerate(("page", "api"), 1):
+        path = f"/api/v1/films/{film.SOPInstanceUID}/corrections"
+        body = {"kind": "reword", "prompt": PRESENT, "text": " Discuss\u202e\u2028this. ", "id": f"{number:032x}"}
+        answer = finished.client(user="anna").post(path, json=body, headers={"X-Requested-From": source})
+        assert answer.status_code == 503, "it is stored, but no database is there"
+    made = finished.spool.corrections(str(film.StudyInstanceUID))
+    assert [(each.id, each.film, each.kind, each.prompt, each.text, each.by, each.source) for each in made] == [
+        (f"{number:032x}", str(film.SOPInstanceUID), CorrectionKind.REWORD, PRESENT, "Discuss this.", "anna", source)
+        for number, source in enumerate(("page", "api"), 1)
+    ]
+
+
 def test_corrections_are_exported_for_training(tmp_path: Path) -> None:
     finished, out = Finished(tmp_path / "node"), tmp_path / "corrected.jsonl"
     corrected = films.thumbnail({"PatientName": "Zyx^Secret", "PatientID": "ID-4711"})

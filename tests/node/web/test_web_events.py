@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -60,6 +61,7 @@ def read_until(connection: socket.socket, wanted: bytes, content: bytes = b"") -
     while wanted not in content:
         piece = connection.recv(4096)
         assert piece, f"the stream ended within {content!r}"
+        assert content.count(b": alive") < 9, "nothing more is told"
         content += piece
     return content
 
@@ -106,14 +108,18 @@ def test_a_client_that_comes_back_is_told_to_look_again(tmp_path: Path, fields: 
         assert CHANGED in read_until(connection, b"changed\n\n", head)
 
 
-def test_a_question_is_told_to_those_who_watch_its_study(tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["questions", "sent"])
+def test_a_question_and_a_sent_answer_are_told_to_those_who_watch_their_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Literal["questions", "sent"]
+) -> None:
+    monkeypatch.setattr(api, "_POLL_SECONDS", 0.05)
     with watched(tmp_path) as node:
         film = films.keep(node.parts.spool, films.thumbnail()).instance
         watch = WATCH.replace(b"/events", f"/events?study={film.study_uid}".encode()) % b""
         with node.served.connect(watch) as connection:
             read_until(connection, CHANGED)
 
-            node.parts.spool.keep_document(film.study_uid, "questions", "a" * 32, {})
+            node.parts.spool.keep_document(film.study_uid, what, "a" * 32, {})
 
             assert read_until(connection, CHANGED)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def test_the_login_page_is_plain_and_quotes_what_it_repeats(client: TestClient) 
     page = client.get("/login", params={"next": '/x?"><b>'}, headers=BROWSER).text
 
     assert '<form method="post" action="/login">' in page
+    assert re.search('<input [^>]*name="password" type="password"', page), "nobody reads it over a shoulder"
     assert "<script" not in page
     assert "<b>" not in page
     assert 'value="/x?&#34;&gt;&lt;b&gt;"' in page
@@ -392,14 +394,16 @@ def test_the_command_gives_and_lists_roles(tmp_path: Path) -> None:
 def test_a_line_that_is_damaged_or_has_no_known_role_locks_out_its_own_user_only(path: Path) -> None:
     hashed = path.read_text(encoding="utf-8").strip().split(":")[1]
     known = f"bob:{hashed}:reader\neve:{hashed}:administrator\n"
-    path.write_text(f"joe:plain password\n\nada:{hashed}\n{known}mal:{hashed}:root\n", "utf-8")
+    path.write_text(
+        f"joe:plain password\n\nada:{hashed}\n{known}mal:{hashed}:root\nbob:{hashed}:administrator\n", "utf-8"
+    )
     with capture_logs() as lines:
         passwords = Passwords(path)
     assert {name: user.role for name, user in passwords.users.items()} == {
         "bob": Role.READER,
         "eve": Role.ADMINISTRATOR,
     }
-    assert [line["reason"] for line in lines] == ["line 1, line 3, line 6"]
+    assert [line["reason"] for line in lines] == ["line 1, line 3, line 6, line 7"]
     assert passwords.verify("bob", PASSWORD) and not passwords.verify("joe", "plain password")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,10 @@ def test_a_film_is_read_shown_and_asked_about(client: TestClient) -> None:
     assert (film["status"], film["source"], film["columns"]) == ("read", sent.SOPInstanceUID, sent.Columns)
     assert film["impression"]
     assert look["seconds"] == 900
+    page = client.get(f"/upload/{look['id']}").text
+    (until,) = re.findall('<time datetime="([^"]*)">', page)
+    assert 880 < (datetime.fromisoformat(until) - datetime.now(UTC)).total_seconds() <= 900
+    assert "/manage" not in page and "Results" not in page, "it is in no study"
     assert size_of(client, look) == (sent.Columns, sent.Rows)
     questions = {"questions": [{"prompt": "Edema"}, {"box": [20, 20, 60, 60]}]}
     answered = client.post(f"/api/v1/looks/{look['id']}/questions", json=questions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,13 +15,16 @@ from node.domain import JsonObject
 from node.errors import InputError
 from node.jobs import answer_steps
 from node.jobs.answer_steps import stored_question
+from node.store import questions
+from node.store.questions import SentAnswer
 from node.web.rate_limit import RateLimit
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films
 from tests.support.archived import StartNode
-from tests.support.finished import Finished
+from tests.support.finished import Finished, pages_of, parts_of
 
 Content = dict[str, Any]
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 FILM = films.thumbnail()
 STUDY = str(FILM.StudyInstanceUID)
 OF_FILM = f"/api/v1/studies/{STUDY}/films/{FILM.SOPInstanceUID}"
@@ -54,7 +58,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 def ask(asked: Finished, *questions: Content, **headers: str) -> list[Content]:
-    answer = asked.client().post(PATH, json={"questions": questions}, headers=headers)
+    answer = asked.client(user="ada").post(PATH, json={"questions": questions}, headers=headers)
     assert answer.status_code == 201, answer.text
     return cast(list[Content], answer.json()["questions"])
 
@@ -71,10 +75,18 @@ def test_questions_stay_with_the_film_and_are_counted_by_source(asked: Finished)
         *ask(asked, {"box": BOX}),
     ]
     assert [answer["source"] for answer in made] == ["page", "page", "api"]
-    assert [answer["sent"] for answer in made] == [False] * 3
+    assert [(answer["sent"], answer["asked_by"]) for answer in made] == [(False, "ada")] * 3
+    (film,) = asked.client().get(f"/api/v1/studies/{STUDY}").json()["films"]
+    by = ("model", "engine", "prompts")
+    assert {tuple(answer[name] for name in by) for answer in made} == {tuple(film[name] for name in by)}
     listed = {answer["id"]: answer for answer in asked.client().get(PATH).json()["questions"]}
     assert [listed[answer["id"]] for answer in made] == made
     assert {way: count - before[way] for way, count in counted().items()} == {"page": 2, "api": 1, "dicom": 0}
+    for answer, why in zip(made, ("", "no such destination"), strict=False):
+        questions.keep_answer(asked.spool, STUDY, SentAnswer(question=answer["id"], requested_at=NOON, reason=why))
+    told = {answer["id"]: answer for answer in asked.client().get(PATH).json()["questions"]}
+    said = [(told[answer["id"]]["sent"], told[answer["id"]].get("not_sent")) for answer in made]
+    assert said == [(True, None), (False, "no such destination"), (False, None)]
 
 
 @pytest.mark.parametrize(("body", "status", "words"), REFUSED)
@@ -82,6 +94,13 @@ def test_a_question_that_cannot_be_asked_is_refused(asked: Finished, body: Conte
     answer = asked.client().post(PATH, json=body)
     assert answer.status_code == status
     assert words in str(answer.json()["detail"])
+
+
+def test_a_process_without_a_model_asks_nothing_and_says_when_to_come_again(asked: Finished) -> None:
+    pages = pages_of(parts_of(asked.settings, asked.spool))
+    looked_at = pages.post("/api/v1/looks", content=b"", headers={"Content-Type": "application/dicom"})
+    answers = [pages.post(PATH, json=EDEMA), looked_at]
+    assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == [(503, "5")] * 2
 
 
 def test_what_is_unknown_is_neither_asked_about_nor_sent(asked: Finished) -> None:
@@ -105,6 +124,7 @@ def test_a_question_that_the_model_refused_is_not_sent_but_removed(asked: Finish
     assert statuses == [409, 204]
     counts.append(pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"])
     assert counts[0] == counts[1], "it never counted"
+    assert f", {counts[1]} asked<" in pages.get("/").text
     assert "f" * 32 not in str(pages.get(PATH).json())
     assert [(line["event"], line["study"]) for line in lines if "outcome" in line][-1] == ("question.removed", STUDY)
 

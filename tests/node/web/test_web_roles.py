@@ -143,6 +143,7 @@ def test_a_page_has_no_button_that_its_user_may_not_use(parts: WebParts, path: s
     may = role is Role.ADMINISTRATOR
     assert ('href="/system"' in page, 'href="/users"' in page) == (may, may)
     assert ("data-retry" in page) is (may and path not in ("/review", "/upload"))
+    assert (f'href="/studies/{STUDY}/manage"' in page) is (may and path == f"/studies/{STUDY}")
     assert "archive is down" in page
 
 

@@ -71,6 +71,10 @@ def test_a_group_of_the_provider_is_a_role(client: TestClient, provider: Provide
     assert re.fullmatch(r"ada \([0-9a-f]{10}\)", reader["name"])
     assert (reader["role"], reader["means"]) == ("reader", "session")
     assert client.get(WHO).json()["role"] == "administrator"
+    client.post("/logout", headers=BROWSER)
+    provider.claims["groups"] = "radiology"
+    come_back(client)
+    assert client.get(WHO).json()["role"] == "reader", "one group that is no list"
     assert [line["event"] for line in lines] == ["session.begun", "session.ended", "session.begun"]
     assert {line["user"] for line in lines} == {reader["name"]}
 

@@ -39,6 +39,7 @@ from tests.paths import REPOSITORY
 from tests.support import films, samples
 from tests.support.finished import Finished, pages_of, parts_of
 from tests.support.service import settings_for
+from tests.support.spoken import PROMPTS
 
 STUDY = "1.2.3"
 PATIENT = {
@@ -207,8 +208,10 @@ def two_to_review(node: Finished) -> list[str]:
 
 
 def test_the_review_list_names_the_patient_of_each_film(node: Finished, two_to_review: list[str]) -> None:
-    page = node.client(user="reader").get("/review").text
+    with capture_logs() as lines:
+        page = node.client(user="reader").get("/review").text
 
+    assert [(line["user"], line["studies"]) for line in lines if line["event"] == "worklist.viewed"] == [("reader", 1)]
     rows = {uid: row for uid in two_to_review for row in page.split("<tr ") if f'data-uid="{uid}"' in row}
     first, second = (re.sub("<[^>]*>", " ", rows[uid]) for uid in two_to_review)
     for own, other in (
@@ -218,6 +221,9 @@ def test_the_review_list_names_the_patient_of_each_film(node: Finished, two_to_r
         assert [word for word in other if word in own] == []
     assert all(word in first for word in ("Zyx, Secret, Dr", "SECRET-7", "60 y", "2024-01-31 09:05"))
     assert all(word in second for word in ("Abc, Other", "OTHER-8", "61 y", "2024-01-31 09:15"))
+    (said,) = node.client().get("/api/v1/review").json()["films"][0]["findings"]
+    assert said["reasons"], "which both rows repeat"
+    assert all(" ".join(said["reasons"]) in row for row in rows.values())
 
 
 def test_who_may_not_see_patients_sees_none_in_the_review_list(node: Finished, two_to_review: list[str]) -> None:
@@ -238,6 +244,8 @@ def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(node: Fini
         ("Pulmonary edema 41 %", "possible", False),
         ("Support devices 50 %", "present", False),
     ]
+    page = node.client().get("/").text
+    assert '<span class="found possible">? ' in page and "? marks what is possible" in page
 
 
 def test_the_bar_names_a_user_who_can_log_out(node: Finished) -> None:
@@ -287,7 +295,7 @@ def test_the_page_of_a_study_draws_and_says_what_its_answer_says(tmp_path: Path)
     node.read(highdicom_note(film))
     rejected = pages.get(path).text
     assert "The archive rejected this film" in rejected
-    assert '<rect class="box' not in rejected and 'class="finding ' not in rejected
+    assert not [word for word in ('<rect class="box', 'class="finding ', 'id="version"') if word in rejected]
 
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -308,6 +316,7 @@ LATER = replace(REJECTED, id="b" * 32, prompt=samples.several().findings[1].prom
     ("made", "followed", "leaves_in", "state", "seconds"),
     [
         ([], (), None, "", 0),
+        ([], (), 42.5, "waiting", 43),
         ([REJECTED], (), 42.5, "waiting", 43),
         ([REJECTED], (), None, "pending", 0),
         ([REJECTED, LATER], (REJECTED.id,), None, "pending", 0),
@@ -355,6 +364,9 @@ def test_findings_with_their_sides_are_suggested_and_understood(node: Finished) 
     sided = [text for text in known["suggestions"] if text not in phrases]
     asked = [understand(text, prompts.load("chexpert14")) for text in sided]
     assert known["suggestions"][: len(phrases)] == phrases
+    assert [(prompt["key"], prompt["kind"], prompt["phrase"]) for prompt in known["prompts"]] == [
+        (prompt.key, prompt.kind, prompt.phrases[0]) for prompt in PROMPTS.prompts
+    ]
     assert "Left pleural effusion" in sided
     assert not [text for text in sided if "cardiomegaly" in text]
     assert {(query.topic, len(query.findings)) for query in asked} == {(Topic.PRESENCE, 1)}
@@ -412,6 +424,7 @@ def test_a_study_is_finished_where_it_was_delivered(
     told = pages.get(f"/api/v1/studies/{STUDY}").json()["line"]
 
     assert all(f'<span class="chip">{chip}</span>' in page for page in shown.values())
+    assert "none reported" not in shown["/"], "no film was read"
     assert all(('class="state finished"' in page) == (chip == "finished") for page in shown.values())
     taken = sum(delivery in (SENT, DeliveryState.COMMITTED) for delivery in states)
     expected = "nothing" if not states else "all" if taken == len(states) else "some" if taken else "none"
@@ -489,9 +502,13 @@ def test_the_worklist_has_pages_of_fifty_studies(node: Finished) -> None:
         node.ledger.set_study(f"1.2.{number}", "finished")
     pages = node.client()
 
-    shown = [set(re.findall('data-uid="([^"]*)"', pages.get("/", params={"page": page}).text)) for page in (1, 2)]
+    first = pages.get("/?state=finished").text
+    (following,) = re.findall('rel="next" href="([^"]*)"', first)
+    second = pages.get(html.unescape(following)).text
 
+    shown = [set(re.findall('data-uid="([^"]*)"', page)) for page in (first, second)]
     assert (len(shown[0]), shown[1]) == (50, {"1.2.0"})
+    assert "page 2 of 2" in second and 'rel="next"' not in second and 'rel="prev"' in second
 
 
 @pytest.mark.parametrize("page", ["-1", "9e9", "99999999999"])

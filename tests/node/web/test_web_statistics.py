@@ -5,16 +5,19 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import pytest
 from starlette.testclient import TestClient
 
 from models.contract import Box
+from node.config import SiteSettings
 from node.jobs.patients import note_patients
 from node.outputs import ledger_rows, vocabulary
 from node.service.worker import LedgerFiller
@@ -23,9 +26,11 @@ from node.store.correction import CorrectionKind
 from node.store.ledger import Ledger
 from node.store.received import Instance
 from node.store.spool import Spool
-from node.store.statistics import FilmCount, counted_studies, counts
+from node.store.statistics import Counts, FilmCount, FindingCount, Turnaround, counted_studies, counts
+from node.web.statistics import FindingLine, Group, film_lines, finding_lines
 from tests.support import films, peers, samples
-from tests.support.finished import Finished
+from tests.support.finished import Finished, pages_of, parts_of
+from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
 
 KEY, OTHER = "atelectasis", "enlarged_cardiomediastinum"  # present on every film of the scripted reader
@@ -52,8 +57,8 @@ def node(tmp_path: Path) -> Finished:
     return finished
 
 
-def table(pages: TestClient) -> dict[tuple[str, str], dict[str, str]]:
-    answer = pages.get("/statistics.csv")
+def table(pages: TestClient, query: str = "") -> dict[tuple[str, str], dict[str, str]]:
+    answer = pages.get(f"/statistics.csv{query}")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/csv; charset=utf-8")
     assert [secret for secret in SECRETS if secret in answer.text] == []
     return {(line["by"], line["name"]): line for line in csv.DictReader(io.StringIO(answer.text))}
@@ -62,6 +67,8 @@ def table(pages: TestClient) -> dict[tuple[str, str], dict[str, str]]:
 def test_a_round_counts_its_films_and_what_readers_said(node: Finished) -> None:
     lines = table(node.client())
 
+    (named,) = (name for kind, name in lines if kind == "day")
+    assert table(node.client(), f"?from={named}&to={named}") == lines, "both days of a period count"
     (day,) = (line for (kind, _), line in lines.items() if kind == "day")
     assert [day[name] for name in ("films", "read", "not_read", "present")] == ["2", "1", "1", "1"]
     assert float(day["median_seconds"]) >= 0
@@ -75,18 +82,57 @@ def test_a_round_counts_its_films_and_what_readers_said(node: Finished) -> None:
     assert [missed[name] for name in ("accepted", "added", "agreed")] == ["0", "1", ""]
 
 
-def test_without_a_period_the_last_thirty_days_are_counted(node: Finished) -> None:
-    today = datetime.now(node.settings.site.zone).date()
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])  # 26 hours apart: never the same day
+def test_without_a_period_the_last_thirty_days_of_the_site_are_counted(tmp_path: Path, zone: str) -> None:
+    settings = replace(settings_for(tmp_path / "node", archive_port=104), site=SiteSettings(timezone=zone))
+    today = datetime.now(ZoneInfo(zone)).date()
     first = today.fromordinal(today.toordinal() - 29)
 
-    named = node.client().get("/statistics.csv").headers["content-disposition"]
+    named = pages_of(parts_of(settings)).get("/statistics.csv").headers["content-disposition"]
 
     assert named == f'attachment; filename="statistics-{first}-{today}.csv"'
+
+
+def test_films_are_added_up_by_day_scanner_and_station() -> None:
+    found = Counts(
+        films=(
+            FilmCount(day="2026-11-01", scanner="a", station="s", outcome="read", films=4, present=2, open=1),
+            FilmCount(day="2026-11-02", scanner="b", station="s", outcome="lateral", films=3, present=0, open=0),
+            FilmCount(day="2026-11-02", scanner="b", station="t", outcome="read", films=2, present=1, open=2),
+        ),
+        turnarounds=(Turnaround(day="2026-11-01", scanner="a", station="s", seconds=7.0),),
+    )
+    lines = {group: [astuple(line)[:-1] for line in film_lines(found, group)] for group in get_args(Group)}
+    assert lines == {
+        "day": [("2026-11-02", 5, 2, 3, 1, 2, None), ("2026-11-01", 4, 4, 0, 2, 1, 7.0)],
+        "scanner": [("b", 5, 2, 3, 1, 2, None), ("a", 4, 4, 0, 2, 1, 7.0)],
+        "station": [("s", 7, 4, 3, 2, 1, 7.0), ("t", 2, 2, 0, 1, 2, None)],
+    }
+
+
+def test_a_finding_is_added_up_by_state_and_by_what_readers_said() -> None:
+    said = (
+        *(("present", "", 5), ("present", "accepted", 2), ("present", "drawn", 1), ("present", "moved", 3)),
+        *(("absent", "rejected", 2), ("present", "added", 4), ("absent", "", 9)),
+        *(("indeterminate", "", 6), ("uncalibrated", "", 1), ("indeterminate", "rejected", 1)),
+    )
+    counted = [FindingCount(prompt=KEY, state=state, reader=reader, films=films) for state, reader, films in said]
+    frequent = FindingCount(prompt="wide_hilum", state="present", reader="", films=20)
+    own = FindingLine(name=NAMES[KEY], present=15, to_review=7, accepted=3, moved=3, rejected=3, added=4, agreed=6 / 9)
+    blank = replace(own, to_review=0, accepted=0, moved=0, rejected=0, added=0, agreed=None)
+    assert finding_lines([*counted, frequent], NAMES) == [replace(blank, name="wide hilum", present=20), own]
 
 
 def test_the_page_shows_the_counts_and_no_patient(node: Finished) -> None:
     page = node.client().get("/statistics")
     assert page.status_code == 200
+    of_films = ("films", "read", "not_read", "present", "to_review")
+    of_findings = ("present", "to_review", "accepted", "moved", "rejected", "added")
+    cells = dict(re.findall(r'<tr><th scope="row">([^<]*)</th>(.*?)</tr>', page.text))
+    for (kind, name), line in table(node.client()).items():
+        row = cells[(name.capitalize() if kind == "finding" else name).lstrip("'")]
+        columns = of_findings if kind == "finding" else of_films
+        assert re.findall("<td>(.*?)</td>", row)[: len(columns)] == [line[column] for column in columns]
     said = (ROOM, "DigitalDiagnost", NAMES[OTHER], "Readers agreed", "100&nbsp;%", "Lateral: 1", "Read: 1")
     assert [words for words in said if words not in page.text] == []
     assert [secret for secret in SECRETS if secret in page.text] == []

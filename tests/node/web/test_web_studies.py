@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
@@ -15,6 +16,7 @@ import pytest
 from PIL import Image
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
+from structlog.testing import capture_logs
 
 from node.read import grayscale
 from node.read.grayscale import Window
@@ -71,7 +73,7 @@ def node_in(folder: Path) -> Node:
     finished = Finished(folder / "node")
     alone, pair = film("alone", "alone"), (film("first", "pair"), film("second", "pair"))
     mixed = (film("frontal", "mixed"), film("lateral", "mixed", films.lateral()))
-    for several in ((alone,), pair, mixed):
+    for several in ((alone,), pair[:1], pair[1:], mixed):  # those of the pair in two rounds
         finished.read(*several)
     return Node(finished=finished, client=finished.client(), alone=alone, pair=pair, mixed=mixed)
 
@@ -130,6 +132,30 @@ def test_an_output_has_the_bytes_that_were_written(node: Node) -> None:
         assert answer.content == written.read_bytes()
 
 
+def test_an_output_that_a_later_round_repeats_stands_once(node: Node) -> None:
+    outputs = node.study(node.pair[0])["outputs"]
+    first, second = node.finished.spool.rounds(str(node.pair[0].StudyInstanceUID))
+    repeated = {each.sop_instance_uid for each in first.outputs}
+    assert repeated < {each.sop_instance_uid for each in second.outputs}
+    assert [output["uid"] for output in outputs] == [each.sop_instance_uid for each in second.outputs]
+    assert {(output["round"], output["version"]) for output in outputs} == {(2, 1)}
+
+
+def test_the_page_of_a_study_offers_each_output_under_its_film(node: Node) -> None:
+    study = node.study(node.pair[0])
+    numbers = {film["uid"]: f" of film {number}" for number, film in enumerate(study["films"], 1)}
+    for film in numbers:
+        page = node.client.get(f"/studies/{study['line']['uid']}?film={film}").text
+        offered = dict(re.findall('<a href="/api/v1/outputs/([0-9.]+)" download aria-label="Download ([^",]*)', page))
+        assert offered.keys() == {output["uid"] for output in study["outputs"]}
+        for output in study["outputs"]:
+            named, _, about = offered[output["uid"]].partition(" of ")
+            assert (f" of {about}" if about else "") == numbers.get(output["film"], ""), named
+        assert f'data-path="/api/v1/studies/{study["line"]["uid"]}/films/{film}"' in page
+        assert re.findall('film=([0-9.]+)" aria-current="page"', page) == [film]
+        assert page.count("archive: sent ") == len(offered)
+
+
 def test_an_output_and_a_picture_that_are_no_longer_there_are_not_called_unknown(tmp_path: Path) -> None:
     node = node_in(tmp_path)
     gone, kept = node.study(node.alone)["outputs"]
@@ -154,6 +180,8 @@ def test_a_picture_is_the_film_as_displayed(node: Node) -> None:
 def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
     center, width = map(float, node.client.get(node.picture).headers["x-window"].split())
     narrow = node.pixels(f"?center={center}&width={width / 4}")
+    told = node.client.get(f"{node.picture}?center={center + 1}&width={width / 4}").headers["x-window"]
+    assert [*map(float, told.split())] == [center + 1, width / 4]
     assert np.array_equal(narrow, decoded.stored_picture(node.alone).shown(Window(center=center, width=width / 4)))
     assert (narrow == 0).mean() > (node.pixels() == 0).mean()
     assert node.client.get(f"{node.picture}?center=5").status_code == 422, "half a window"
@@ -224,11 +252,19 @@ def test_rows_of_findings_say_what_the_study_says(node: Node) -> None:
     assert (other["finding"], other["state"], other["boxes"], other["probability"]) == (None, "not_processed", [], None)
 
 
+def test_a_study_that_changes_now_has_no_rows_yet(node: Node) -> None:
+    uid = str(node.mixed[0].StudyInstanceUID)
+    node.finished.ledger.set_study(uid, "finished")
+    assert uid not in {row["study"] for row in node.findings()["rows"]}
+
+
 @pytest.mark.usefixtures("settled")
 def test_only_who_may_see_patients_gets_accession_numbers(node: Node) -> None:
-    shown = node.finished.client(user="ada").get("/api/v1/findings").json()["rows"]
+    with capture_logs() as lines:
+        shown = node.finished.client(user="ada").get("/api/v1/findings").json()["rows"]
+        assert {row["accession"] for row in node.findings()["rows"]} == {None}
     assert {row["accession"] for row in shown} == {ACCESSION}
-    assert {row["accession"] for row in node.findings()["rows"]} == {None}
+    assert [(line["event"], line["user"], line["studies"]) for line in lines] == [("worklist.viewed", "ada", 3)]
 
 
 def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
@@ -247,6 +283,8 @@ def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
 
     node.finished.correct(node.alone, CorrectionKind.REJECT, prompt="pleural_effusion")
     node.finished.round(str(node.alone.StudyInstanceUID))
+    shown = node.client.get(f"/studies/{node.alone.StudyInstanceUID}").text
+    assert all(shown.count(f", version {version}</span>") == 2 for version in (1, 2)), "an SR and a GSPS of each round"
     settled(60.0)
     assert node.findings(cursor=cursor)["rows"] == [], "another study may still be written with an earlier time"
     settled(0.0)

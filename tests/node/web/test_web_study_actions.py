@@ -76,7 +76,8 @@ def test_what_waits_is_named_and_counted_before_it_is_deleted(tmp_path: Path) ->
     for delivery in finished.read(film):
         finished.ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=1, reason="no connection")
     pages = finished.client()
-    assert "<b>Not delivered yet:</b> 2 to archive" in pages.get(f"/studies/{uid}/manage").text
+    asked = pages.get(f"/studies/{uid}/manage").text
+    assert "<b>Not delivered yet:</b> 2 to archive" in asked and 'data-films="1" data-undelivered="2"' in asked
 
     def deleted(undelivered: int) -> int:
         body = {"reason": "wrong_patient", "films": 1, "undelivered": undelivered}

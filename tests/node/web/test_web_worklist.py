@@ -126,6 +126,31 @@ def test_a_search_is_sorted_and_outlives_it(node: Node) -> None:
     assert people(node.page(link)) == [ANNA, CARLA]
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("from=2026-11-02", [CARLA, BERND]),
+        ("to=2026-11-02", [BERND, ANNA]),
+        ("from=2026-11-02&to=2026-11-02", [BERND]),
+        ("sort=date", [ANNA, BERND, CARLA]),
+        ("sort=-patient", [CARLA, BERND, ANNA]),
+        ("state=receiving", []),
+        ("finding=atelectasis&destination=archive&state=finished", [CARLA, BERND, ANNA]),
+        ("finding=cardiomegaly", []),
+        ("page=2", []),
+    ],
+)
+def test_an_address_filters_and_sorts(node: Node, query: str, names: list[str]) -> None:
+    assert people(node.page(f"/?{query}")) == names
+
+
+def test_a_search_keeps_the_other_filters(node: Node) -> None:
+    typed = {"text": "room 1", "from": "2026-11-02", "state": "finished", "sort": "-date"}
+    place = node.client.post("/search", data=typed, follow_redirects=False).headers["location"]
+    assert people(node.page(place)) == [CARLA]
+    assert place.endswith("&state=finished&from=2026-11-02&sort=-date")
+
+
 def test_a_list_with_patients_is_one_event_that_says_how_many(node: Node) -> None:
     with capture_logs() as lines:
         node.page("/")
