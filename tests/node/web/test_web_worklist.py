@@ -145,10 +145,12 @@ def test_an_address_filters_and_sorts(node: Node, query: str, names: list[str]) 
 
 
 def test_a_search_keeps_the_other_filters(node: Node) -> None:
-    typed = {"text": "room 1", "from": "2026-11-02", "state": "finished", "sort": "-date"}
+    typed = {"text": "room 1", "from": "2026-11-02", "to": "2026-11-03", "state": "finished", "sort": "-date"}
     place = node.client.post("/search", data=typed, follow_redirects=False).headers["location"]
-    assert people(node.page(place)) == [CARLA]
-    assert place.endswith("&state=finished&from=2026-11-02&sort=-date")
+    page = node.page(place)
+    assert people(page) == [CARLA]
+    assert place.endswith("&state=finished&from=2026-11-02&to=2026-11-03&sort=-date")
+    assert f'href="{place.replace("sort=-date", "sort=urgent")}"' in page, "and so does another order"
 
 
 def test_a_list_with_patients_is_one_event_that_says_how_many(node: Node) -> None:
