@@ -20,6 +20,7 @@ from models.contract import FindingState
 from models.documents import encode
 from node import metrics
 from node.answers.questions import Topic, understand
+from node.cardiothoracic_ratio import MeasuredLine
 from node.commands import operate
 from node.config import SiteSettings
 from node.domain import Delivery, DeliveryState, StudyState
@@ -246,6 +247,38 @@ def test_the_line_of_a_study_says_what_is_to_be_reviewed_on_each_film(node: Fini
     ]
     page = node.client().get("/").text
     assert '<span class="found possible">? ' in page and "? marks what is possible" in page
+
+
+def test_a_line_says_the_worst_of_its_films_and_nothing_of_a_rejected_one(node: Finished) -> None:
+    wide = replace(samples.ratio(), heart=MeasuredLine(start=(500.0, 1100.0), end=(1600.0, 1100.0)))
+    possible = samples.finding(
+        samples.PNEUMOTHORAX, state=FindingState.INDETERMINATE, probability=0.41, sentence=None, site=None, side=None
+    )
+    answers = (
+        samples.film(findings=(possible,)),
+        samples.film(findings=(replace(possible, state=FindingState.PRESENT, probability=0.9),)),
+        replace(samples.film(), notes=(), ratio=wide),
+        samples.film(findings=(samples.finding(samples.EDEMA, site=samples.LUNG, side=None),)),
+    )
+    made = [films.as_another(films.thumbnail(), f"line {number}", study="line") for number in range(len(answers))]
+    for film, answer in zip(made, answers, strict=True):
+        kept = films.keep(node.spool, film, study_uid=STUDY).instance
+        reading = encode(replace(answer, source=kept.sop_instance_uid))
+        node.spool.keep_reading(STUDY, kept.sop_instance_uid, {**reading, "file": kept.path.name})
+    rejected = films.changed(highdicom_note(made[-1]), {"StudyInstanceUID": STUDY})
+    films.keep(node.spool, rejected, study_uid=STUDY)
+    node.ledger.set_study(STUDY, "finished")
+
+    pages = node.client()
+    told = pages.get(f"/api/v1/studies/{STUDY}").json()
+    line = told["line"]
+    assert (line["read"], line["rejected"]) == (3, 1)
+    assert line["marks"] == [{"text": "Pneumothorax 90 %", "state": "present", "is_critical": True}]
+    assert [caution for caution in line["cautions"] if caution.startswith("Wide heart: cardiothoracic ratio 0.73")]
+    assert line["received_at"] == min(film["received_at"] for film in told["films"])
+    assert line["received_at"] < max(film["received_at"] for film in told["films"])
+    page = pages.get("/").text
+    assert "‼ critical" in page and "1 rejected" in page
 
 
 def test_the_bar_names_a_user_who_can_log_out(node: Finished) -> None:
