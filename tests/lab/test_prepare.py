@@ -301,6 +301,12 @@ def test_sets_on_mimic_need_it_prepared(tmp_path: Path, capsys: pytest.CaptureFi
     assert "prepare mimic to its end" in capsys.readouterr().err
 
 
+def test_a_data_set_is_prepared_by_one_process_at_least(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["nih", str(tmp_path), str(tmp_path / "out"), "--processes", "0"])
+    assert ended.value.code == 2
+
+
 # ---- ChestX-ray14, and what radiologists read of its films
 
 

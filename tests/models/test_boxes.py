@@ -63,6 +63,9 @@ def test_overlap_of_known_boxes() -> None:
 
     np.testing.assert_allclose(unit_boxes.iou(box, others), [[1, 1 / 3, 0, 0]])
     np.testing.assert_allclose(unit_boxes.giou(box, others), [[1, 1 / 3, -0.5, 0]])
+    third = float(unit_boxes.iou(box, others)[0, 1])
+    assert unit_boxes.suppress(others[:2], np.array([0.8, 0.9]), threshold=third) == [1, 0], "no more than that"
+    assert unit_boxes.suppress(others[:2], np.array([0.8, 0.9]), threshold=third - 1e-6) == [1]
 
 
 def test_boxes_stretch_about_their_center_by_one_or_own_factors() -> None:

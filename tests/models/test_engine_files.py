@@ -7,6 +7,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -155,8 +156,15 @@ def test_only_the_owner_may_look_into_the_folders(graph: Path, folder: Path) -> 
 
 
 def test_builds_at_the_same_time_leave_one_good_file(graph: Path, folder: Path) -> None:
+    together = Barrier(4)
+
+    class Meeting(FakeCompiler):
+        def build(self, graph: bytes) -> bytes:
+            together.wait(timeout=60)
+            return super().build(graph)
+
     with ThreadPoolExecutor(4) as pool:
-        opened = list(pool.map(lambda _: EngineFiles(folder).open(graph, FakeCompiler()), range(8)))
+        opened = list(pool.map(lambda _: EngineFiles(folder).open(graph, Meeting()), range(4)))
 
     compiler = FakeCompiler()
     assert set(opened) == {"engine of\na graph"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,8 +22,8 @@ from models.contract import PromptKind, ReaderPrompt, StageDifference
 from models.engines import ENGINES, Engine, FloatArray
 from models.engines.comparison import EVERY, FLOAT16, WatchedEngine, worst
 from models.engines.devices import CPU, device_errors, driver_version
-from models.engines.opening import open_engine
-from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, graph_path, weights_path
+from models.engines.opening import open_engine, open_first
+from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, weights_path
 from models.engines.scheduler import SHORT, UNLIMITED, Most, Scheduler
 from models.engines.staged_engine import RANGES, Inputs, StagedEngine
 from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
@@ -178,10 +179,28 @@ def test_graphs_without_proof_are_refused_and_the_remedy_named(
 
 @pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])
 def test_a_small_network_takes_one_thread_unless_told_otherwise(phantom_model: Path, asked: int, used: int) -> None:
-    open_engine(phantom_model, engine="onnx", threads=asked)
+    gc.collect()
+    before = len(list(Path("/proc/self/task").iterdir()))
 
+    opened = open_first(phantom_model, engine="onnx", threads=asked)
+
+    own = len(list(Path("/proc/self/task").iterdir())) - before
+    assert round(own / len((*STAGES, VIEW))) == used - 1, "ONNX Runtime computes each graph in the caller too"
+    assert (opened.engine.name, opened.fallbacks) == ("onnx", ())
     with ThreadPoolExecutor(max_workers=1) as computing:
         assert computing.submit(torch.get_num_threads).result() == used
+
+
+def test_int8_is_refused_where_this_machine_cannot_compute_it(
+    phantom_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("could not create a primitive\nmore")
+
+    monkeypatch.setattr(torch.ops.onednn, "qlinear_prepack", broken)
+
+    with pytest.raises(ModelError, match="int8 does not work on this machine: could not create a primitive; set it to"):
+        open_first(phantom_model, engine="torch", precision="int8")
 
 
 def test_a_new_thread_of_the_scheduler_keeps_its_thread_count(phantom_model: Path) -> None:

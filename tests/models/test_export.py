@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
 import numpy as np
 import onnx
@@ -154,6 +155,14 @@ def test_a_build_answers_a_program_with_one_json_document(
     graphs = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
     files = [path for graph in graphs for path in (graph, weights_path(graph))]
     assert result["files"] == {f"onnx/{path.name}": file_sha256(path) for path in files}
+
+
+@pytest.mark.parametrize("options", [["--target", "tensorrt,cuda"], ["--engines", "engines"]])
+def test_a_build_without_a_known_target_for_its_engines_is_refused(
+    phantom_model: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert build.main(["--model", str(phantom_model), *options]) == 2
+    assert capsys.readouterr() == ("", ANY)
 
 
 @pytest.mark.parametrize(("passed", "status", "said"), [(True, 0, "are proven"), (False, 1, "DIFFER")])
@@ -338,10 +347,12 @@ def test_a_weight_beyond_float16_is_refused() -> None:
 
 def test_a_single_number_beyond_float16_is_a_mask_and_saturates() -> None:
     mask = numpy_helper.from_array(np.array(-3.4e38, np.float32), "mask")
+    infinite = numpy_helper.from_array(np.array([-np.inf, 1], np.float32), "infinite")
 
-    (weight,) = to_float16(one_node("Add", mask)).graph.initializer
+    (weight,), (same,) = (to_float16(one_node("Add", each)).graph.initializer for each in (mask, infinite))
 
     assert numpy_helper.to_array(weight) == np.finfo(np.float16).min
+    assert numpy_helper.to_array(same).tolist() == [-np.inf, 1]
 
 
 def graph_of(*nodes: tuple[str, str, tuple[str, ...], str], shape: tuple[int, ...] = (2, 3)) -> ModelProto:

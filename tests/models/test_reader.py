@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as arrays
 
 from export.to_onnx import load_graph
 from models.contract import Box, FilmReading, FindingState, PromptKind, Question, ReaderPrompt, Side, Trusted
+from models.decisions import PHANTOMS, Measurement, PhantomThreshold, RatioError
 from models.engines import ENGINES, FloatArray, IntArray
 from models.engines.comparison import FLOAT32
 from models.engines.onnx_engine import open_onnx
@@ -30,7 +31,7 @@ from models.lab.evaluation.cases import shown
 from models.lab.evaluation.evaluated_model import read_questions
 from models.lab.evaluation.request import DEFAULT
 from models.lab.phantoms import phantom
-from models.manifest import ReportRule
+from models.manifest import Ages, ReportRule
 from models.reading.decided_film import Look
 from models.reading.decision import is_trusted
 from models.reading.deduplicate import deduplicate
@@ -333,6 +334,55 @@ def test_tokens_are_reported_without_end_marks() -> None:
     assert seconds >= 0.0
 
 
+def test_sentences_are_generated_32_at_once() -> None:
+    heard: list[int] = []
+    prompts = [replace(EDEMA, key=f"edema_{number}") for number in range(70)]
+
+    class Counting(ScriptedEngine):
+        def write(self, features: FloatArray) -> IntArray:
+            heard.append(len(features))
+            return super().write(features)
+
+    _read(Counting([0.8] * 70, ["There is edema."] * 70), *prompts)
+
+    assert heard == [32, 32, 6]
+
+
+@pytest.mark.parametrize(
+    ("trusted", "edema", "fracture", "withheld"),
+    [
+        ("phantoms", FindingState.PRESENT, FindingState.UNCALIBRATED, ["left_lung"]),
+        ("real", FindingState.LEFT_OUT, FindingState.PRESENT, ["edema", "left_lung"]),
+    ],
+)
+def test_a_reader_takes_from_the_manifest_what_counts_on_its_films(
+    trusted: Trusted, edema: FindingState, fracture: FindingState, withheld: list[str]
+) -> None:
+    base = reader_of(ScriptedEngine([], [])).manifest
+    decisions = replace(
+        base.decisions,
+        thresholds={"edema": 1.0, "fracture": 0.7},
+        measurements={
+            key: Measurement(measured_on=films, positives=5, negatives=5)
+            for key, films in (("edema", PHANTOMS), ("fracture", "films of people"))
+        },
+        phantoms={"edema": PhantomThreshold(threshold=0.6, positives=5, negatives=5)},
+    )
+    error = RatioError(measured_on=PHANTOMS, films=9, mean_absolute_error=0.02, bias=0.0, lower=-0.05, upper=0.05)
+    manifest = replace(base, decisions=decisions, ages=Ages(least=18), cardiothoracic=error)
+    engine = ScriptedEngine([0.75, 0.75, 0.8], ["There is edema.", "There is a fracture.", "There is a pleural other."])
+    reader = ChexReader(manifest, engine, PROMPTS, SENTENCES, trusted=trusted, rule="checked")
+
+    reading = reader.report(look(reader), [EDEMA, FRACTURE, LEFT])
+
+    assert [prompt.state for prompt in reading.prompts] == [edema, fracture, None]
+    assert (reader.gray, reader.ages, reader.ratio_error) == (manifest.gray, manifest.ages, error)
+    assert (set(reader.measured), reader.left_out) == (
+        ({"edema", "fracture"}, ()) if trusted == "phantoms" else ({"fracture"}, ("edema",))
+    )
+    assert [(said.prompt, said.reason) for said in reading.withheld] == [(key, "not_measured") for key in withheld]
+
+
 def _one_by_one(
     similarity: FloatArray, preference: Sequence[float], rule: ReportRule
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -536,8 +586,9 @@ def test_a_prompt_set_with_words_never_learned_is_refused(shipped: ChexReader) -
         key="tb", kind=PromptKind.PATHOLOGY, phrases=("Tuberculosis",), negatives=("No tuberculosis",)
     )
 
-    with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
-        shipped.check([*read_questions(DEFAULT).prompts, strange])
+    for prompt in (strange, replace(strange, phrases=("Edema",)), replace(strange, negatives=("No edema",))):
+        with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
+            shipped.check([*read_questions(DEFAULT).prompts, prompt])
 
 
 def test_the_answer_to_a_box_is_that_box_with_its_score(shipped: ChexReader, seen: Look) -> None:

@@ -265,6 +265,14 @@ def test_a_zone_of_a_region_is_covered_by_a_third(height: float, text: str, faul
     assert film.fault(3, text) == fault
 
 
+@pytest.mark.parametrize(("share", "fault"), [(0.11, "normal_with_finding"), (0.09, "denial")])
+def test_a_box_lies_in_a_region_with_a_tenth_of_it(share: float, fault: str) -> None:
+    zone = np.array([[0.25 + 0.2 * (1 - share), 0.75, 0.2, 0.2]], dtype=np.float32)
+    film = replace(decided(), boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, zone])
+
+    assert film.fault(3, "The right lower lung zone is normal.") == fault
+
+
 def test_each_box_of_a_zone_holds_a_finding_that_is_said_there() -> None:
     text = "There is a pleural effusion at the right base."
     two = np.concatenate([RIGHT_BASE, ELSEWHERE])

@@ -15,6 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.contract import (
+    COMPARISON,
     Answer,
     Box,
     FilmReading,
@@ -33,7 +34,7 @@ from models.contract import (
     ViewReading,
 )
 from models.engines import scheduler
-from models.errors import ReaderFault
+from models.errors import ModelError, ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings
 from node.dicom import header_reading
@@ -92,13 +93,25 @@ class Failing(Scripted):
 
 
 class Shapeless(Scripted):
-    """Its views do not sum up, and its square leaves the film."""
+    """Sees a view, a middle and a square as it is told."""
+
+    def __init__(
+        self,
+        view: ViewReading | None = None,
+        middle: float | None = None,
+        square: tuple[float, float, float, float] = (0, 0, 64, 64),
+    ) -> None:
+        super().__init__()
+        self._view, self._middle, self._square = view, middle, square
 
     def view(self, look: Look) -> ViewReading | None:
-        return ViewReading(probabilities={"AP": 2.0}, certain=0.9, mirrored=False, rotated=False)
+        return self._view
+
+    def middle(self, look: Look) -> float | None:
+        return self._middle
 
     def square(self, columns: int, rows: int) -> tuple[float, float, float, float]:
-        return (-1.0, 0.0, columns, rows)
+        return self._square
 
 
 class Noting(Scripted):
@@ -129,10 +142,14 @@ def reported(reader: Reader[Look]) -> FilmReading:
     return checked.report(checked.look(GRAY), PROMPTS.prompts)
 
 
+SEEN = Sentence(text="Seen.", prompt="pleural_effusion", score=0.5, boxes=())
+
+
 @pytest.mark.parametrize(
     ("reader", "said"),
     [
         (Scripted(effusion(1.5)), "probability of pleural_effusion"),
+        (Scripted(effusion(-0.1)), "probability of pleural_effusion"),
         (Scripted(effusion(float("nan"))), "probability of pleural_effusion"),
         (Scripted(replace(effusion(), probability=None)), "probability of pleural_effusion"),
         (Scripted(replace(effusion(), state=cast(FindingState, "there"))), "state of pleural_effusion"),
@@ -140,10 +157,15 @@ def reported(reader: Reader[Look]) -> FilmReading:
         (Scripted(replace(effusion(), kind=PromptKind.REGION)), "is a pathology"),
         (Scripted(effusion(), effusion()), "one answer only"),
         (Scripted(effusion(0.8, scored(0.5, 1.5))), "a box must lie in the square"),
+        (Scripted(effusion(0.8, scored(0.5, 0.7), scored(-0.011, 0.3))), "a box must lie in the square"),
         (Scripted(effusion(0.8, scored(0.1, 0.3, score=7.0))), "scores of boxes"),
         (Scripted(effusion(0.8, cast(ScoredBox, (0.1, 0.1, 0.2, 0.2)))), "type ScoredBox"),
         (Scripted(cast(PromptReading, np.zeros(13))), "must be a PromptReading"),
-        (Scripted(said=[Sentence(text="Seen.", prompt="gout", score=0.5, boxes=())]), "gout, which was not asked"),
+        (Scripted(said=[replace(SEEN, prompt="gout")]), "gout, which was not asked"),
+        (Scripted(said=[replace(SEEN, score=1.5)]), "scores of sentences"),
+        (Scripted(said=[replace(SEEN, boxes=(scored(0.5, 1.5),))]), "a box must lie in the square"),
+        (Scripted(said=[SEEN, SEEN]), "one sentence only"),
+        (Scripted(said=[cast(Sentence, "Seen.")]), "must be a Sentence"),
         (Failing(), "look failed: RuntimeError at test_named_reader.py"),
     ],
 )
@@ -156,7 +178,12 @@ def test_what_breaks_the_contract_is_named(reader: Scripted, said: str) -> None:
 
 @pytest.mark.parametrize(
     ("box", "laterality", "left"),
-    [(scored(0.1, 0.4), "boxes", 1), (scored(0.1, 0.4), "unknown", 1), (scored(0.6, 0.9), "boxes", 0)],
+    [
+        (scored(0.1, 0.4), "boxes", 1),
+        (scored(-0.009, 0.4), "boxes", 1),
+        (scored(0.1, 0.4), "unknown", 1),
+        (scored(0.6, 0.9), "boxes", 0),
+    ],
 )
 def test_its_findings_have_no_place_that_is_not_certain(box: ScoredBox, laterality: Laterality, left: int) -> None:
     zone = PromptReading(key="right_lower_lung_zone", kind=PromptKind.REGION, boxes=(scored(0.1, 0.4),))
@@ -242,21 +269,27 @@ def untyped() -> Scripted:
     return reader
 
 
-def beside_the_film() -> Scripted:
-    reader = Rotated()
-    reader.where = 1.2
-    return reader
-
-
 @pytest.mark.parametrize(
     ("reader", "call", "said"),
     [
         (untyped(), lambda reader: reader.report(GRAY, PROMPTS.prompts), "must be a FilmReading"),
-        (beside_the_film(), lambda reader: reader.middle(GRAY), r"must lie in 0\.\.1"),
-        (Shapeless(), lambda reader: reader.view(GRAY), "view breaks the contract"),
-        (Shapeless(), lambda reader: reader.square(64, 64), "square must lie on the film"),
+        *((Shapeless(middle=middle), lambda reader: reader.middle(GRAY), "must lie in 0") for middle in (-0.1, 1.2)),
+        *(
+            (Shapeless(view), lambda reader: reader.view(GRAY), "view breaks the contract")
+            for view in (picture(PA=1.5), replace(picture(PA=1.0), probabilities={"PA": 1.0}))
+        ),
+        *(
+            (Shapeless(square=edges), lambda reader: reader.square(64, 60), "square must lie on the film")
+            for edges in (
+                (-1, 0, 60, 60),
+                (0, -1, 60, 60),
+                (4, 0, 65, 60),
+                (0, 4, 60, 61),
+                (9, 0, 9, 60),
+                (0, 9, 60, 9),
+            )
+        ),
     ],
-    ids=["reading", "middle", "view", "square"],
 )
 def test_every_answer_of_a_network_is_checked(
     reader: Scripted, call: Callable[[NamedReader], object], said: str
@@ -373,12 +406,26 @@ def test_answers_of_its_own_are_checked() -> None:
         """Answers every question alike."""
 
         def ask(self, look: Look, questions: Sequence[Question], **_: object) -> list[Answer]:
-            return [Answer(sentence="No cat.", score=float(len(questions)), state=FindingState.PRESENT, boxes=())]
+            return list(self.answers)
 
-    [answer] = named(Asked()).ask(GRAY, [Question(prompt="a cat")])
+        answers: Sequence[Answer] = (Answer(sentence="No cat.", score=1.0, state=FindingState.PRESENT, boxes=()),)
+
+    reader, asked = Asked(), [Question(prompt="a cat")]
+    reader.measured = ("pleural_effusion",)
+    [answer] = named(reader).ask(GRAY, asked, reference=PROMPTS.prompts)
     assert (answer.state, answer.by) == (FindingState.UNCALIBRATED, "rule")
-    with pytest.raises(ReaderFault, match="each question needs one answer"):
-        named(Asked()).ask(GRAY, [Question(prompt="a cat"), Question(prompt="a dog")])
+    [of_set] = named(reader).ask(GRAY, [Question(prompt=" pleural Effusion")], reference=PROMPTS.prompts)
+    assert (of_set.state, of_set.by) == (FindingState.PRESENT, "rule")
+    said = Asked.answers[0]
+    for answers in (
+        [said, said],
+        [replace(said, score=1.5)],
+        [replace(said, boxes=(scored(0.5, 1.5),))],
+        [cast(Answer, "a cat")],
+    ):
+        reader.answers = answers
+        with pytest.raises(ReaderFault, match="ask breaks the contract"):
+            named(reader).ask(GRAY, asked)
 
 
 def test_a_question_goes_before_the_films_that_wait(tmp_path: Path) -> None:
@@ -401,6 +448,27 @@ def open_failing(_directory: Path) -> object:
     raise KeyError("weights")
 
 
+class Refusing(Scripted):
+    """Takes no prompts."""
+
+    def check(self, prompts: Sequence[ReaderPrompt]) -> None:
+        raise ModelError("it knows other words")
+
+
+def open_refusing(_directory: Path) -> object:
+    return Refusing()
+
+
+@pytest.mark.parametrize(("key", "value"), [("name", " "), ("version", 1), ("engine", "a\nb"), ("gray", "red")])
+def test_a_network_has_what_every_output_says_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
+) -> None:
+    monkeypatch.setattr(Refusing, key, value, raising=False)
+
+    with pytest.raises(InputError, match=f"its {key} must be"):
+        model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=f"{__name__}:open_refusing")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -409,10 +477,13 @@ def open_failing(_directory: Path) -> object:
         (f"{__name__}:EXAMPLE", "is no function"),
         (f"{__name__}:open_nothing", "return a models.contract.Reader"),
         (f"{__name__}:open_failing", "could not open"),
+        (f"{__name__}:open_refusing", "it knows other words"),
         ("unknown", "is not installed; known are chex"),
     ],
 )
 def test_a_name_that_opens_nothing_says_what_to_do(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "weights").touch()
+
     with pytest.raises(InputError, match=said):
         model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=name)
 
@@ -456,8 +527,15 @@ def test_equal_files_and_equal_names_are_one_model(tmp_path: Path, classifier: P
     assert opened[2].weights_sha256 != opened[0].weights_sha256
     assert opened[2].manifest_sha256 != opened[0].manifest_sha256
     last = max(again.iterdir())
-    last.rename(again / f"{last.name}.renamed")
-    assert hash_of(again) != hash_of(classifier)
+    (again / "folder").mkdir()
+    for place in (f"{last.name}.renamed", f"folder/{last.name}"):
+        last = last.rename(again / place)
+        assert hash_of(again) != hash_of(classifier)
+    last.rename(again / last.name)
+    (again / COMPARISON).write_text("{}")
+    assert hash_of(again) == hash_of(classifier), "by which it is taken"
+    with pytest.raises(ModelError, match="has no file"):
+        hash_of(again / "folder")
 
 
 def open_scripted(_directory: Path) -> Scripted:
