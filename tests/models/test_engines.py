@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import numpy as np
@@ -19,9 +20,9 @@ from numpy.typing import NDArray
 from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt, StageDifference
-from models.engines import ENGINES, Engine, FloatArray
+from models.engines import ENGINES, GPU_ENGINES, Engine, EngineUnavailable, FloatArray
 from models.engines.comparison import EVERY, FLOAT16, WatchedEngine, worst
-from models.engines.devices import CPU, device_errors, driver_version
+from models.engines.devices import CPU, CudaGpu, device_errors, driver_version
 from models.engines.opening import open_engine, open_first
 from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, weights_path
 from models.engines.scheduler import SHORT, UNLIMITED, Most, Scheduler
@@ -56,6 +57,7 @@ def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, s
     random, dim, count = np.random.default_rng(1), sizes.dim, sizes.image_encoder.grid**2
     for films, asked in ((1, 1), (2, 14), (3, 29)):
         patches = engine.encode_image(random.normal(size=(films, 224, 224)).astype(np.float32))
+        twice = patches.copies(2)
         queries = random.normal(size=(films, asked, dim)).astype(np.float32)
         boxes = random.uniform(0.2, 0.8, (films, asked, 4)).astype(np.float32)
 
@@ -64,6 +66,8 @@ def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, s
 
         assert patches.features.shape == patches.positions.shape == (films, count, dim)
         assert patches.cls.shape == (films, dim)
+        assert twice.features.shape == twice.positions.shape == (2 * films, count, dim)
+        assert twice.cls.shape == (2 * films, dim)
         assert found.boxes.shape == (films, asked, 3, 4)
         assert found.scores.shape == (films, asked, 3)
         assert found.aggregated_scores.shape == (films, asked)
@@ -101,7 +105,7 @@ def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
     assert np.array_equal(torch_ids, onnx_ids)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", [*ENGINES, *GPU_ENGINES])
 def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
     model = _copy(phantom_model, tmp_path)
     weights = bytearray((phantom_model / "weights.safetensors").read_bytes())
@@ -426,6 +430,29 @@ def _never() -> bool:
 def test_an_error_of_the_program_stays_what_it_is() -> None:
     with pytest.raises(KeyError), device_errors("GPU", is_lost=_never):
         raise KeyError("find")
+
+
+def test_a_gpu_that_pytorch_does_not_find_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    with pytest.raises(EngineUnavailable, match="finds no GPU") as refused:
+        CudaGpu()
+    assert refused.value.reason == "no_gpu"
+
+
+def test_a_gpu_multiplies_float32_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("is_available", True), ("get_device_name", "L4"), ("Stream", SimpleNamespace(cuda_stream=7))):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    try:
+        matmul.allow_tf32 = cudnn.allow_tf32 = True
+        gpu = CudaGpu()
+        assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+    assert (gpu.name, gpu.stream, gpu.device) == ("L4", 7, torch.device("cuda", 0))
 
 
 def test_the_driver_is_told_by_the_system(tmp_path: Path) -> None:

@@ -132,6 +132,19 @@ def test_an_error_of_a_hundredth_in_one_weight_is_caught(
     assert (status, differing - {"probability"}) == (1, {stage}), planted
 
 
+def test_engines_that_differ_do_not_pass(
+    phantom_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
+    graph = load_graph(graph_path(model, VIEW))
+    bias = next(weight for weight in graph.graph.initializer if list(weight.dims) == [6])
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(0.01), bias.name))
+    onnx.save(graph, graph_path(model, VIEW))
+
+    assert parity.main(["--model", str(model), "torch", "onnx"]) == 1
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if "DIFFERS" in line] == [VIEW]
+
+
 def test_a_build_leaves_proven_graphs_alone(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert build.main(["--model", str(phantom_model)]) == 0
     written = {stage: graph_path(phantom_model, stage).stat().st_mtime_ns for stage in STAGES}
@@ -343,6 +356,17 @@ def test_a_weight_beyond_float16_is_refused() -> None:
 
     with pytest.raises(ModelError, match="weight large holds a number that float16 cannot represent"):
         to_float16(one_node("Add", large))
+
+
+def test_a_graph_with_graphs_inside_is_refused() -> None:
+    model = one_node("Identity")
+    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
+    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "branch", [], [value])
+    model.graph.node[0].CopyFrom(helper.make_node("If", ["is"], ["y"], then_branch=branch, else_branch=branch))
+    model.graph.input.append(helper.make_tensor_value_info("is", TensorProto.BOOL, []))
+
+    with pytest.raises(ModelError, match=r"If .*cannot be converted to float16"):
+        to_float16(model)
 
 
 def test_a_single_number_beyond_float16_is_a_mask_and_saturates() -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from models.checkpoint.source import Contents, find
 from models.checkpoint.weights import load_network, load_weights
 from models.engines.proof import PROOF, STAGES, check_proof
 from models.errors import ModelError
-from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest
+from models.manifest import PUBLISHED_SIZES, WEIGHTS, read_manifest, write_manifest
 from models.network.chex import Chex
 from models.progress import quiet
 from tests.support import official
@@ -385,12 +386,16 @@ def gpt2(tmp_path: Path, state: State) -> Path:
 def test_chexzero_and_then_gpt2_are_put_into_a_network(
     chexzero: Path, gpt2: Path, tmp_path: Path, state: State, untrained_weights: Path
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
+    first, second, large = (tmp_path / name for name in ("first", "second", "large"))
+    # A rest for other films: their square and its patches are those of the encoder, all else is that of the rest.
+    given = read_manifest(shutil.copytree(untrained_weights, large))
+    sizes = replace(given.sizes, image_encoder=replace(given.sizes.image_encoder, image_size=256))
+    write_manifest(large, replace(given, sizes=sizes, input=replace(given.input, size=256, mean=0.4)))
 
-    assert main([str(chexzero), str(first), "--no-export", "--rest", str(untrained_weights)]) == 0
+    assert main([str(chexzero), str(first), "--no-export", "--rest", str(large)]) == 0
     assert main([str(gpt2), str(second), "--no-export", "--rest", str(first)]) == 0
 
-    manifest, rest = read_manifest(second), read_manifest(untrained_weights)
+    manifest, rest = read_manifest(second), read_manifest(large)
     verify(second, manifest)
     load_network(second)
     theirs, untouched = published.rename(state), load_weights(untrained_weights / WEIGHTS)
@@ -400,7 +405,8 @@ def test_chexzero_and_then_gpt2_are_put_into_a_network(
     assert manifest.origins["image_encoder"] == "best_64.pt"
     assert manifest.origins["generator"] == "gpt2/pytorch_model.bin"
     assert "never trained" in manifest.origins["detector"]
-    assert (manifest.gray, manifest.input.resize, manifest.decisions) == (rest.gray, rest.input.resize, rest.decisions)
+    assert (manifest.gray, manifest.decisions, manifest.report) == (rest.gray, rest.decisions, rest.report)
+    assert manifest.input == replace(rest.input, size=224)
     assert (manifest.sizes.generator.positions, manifest.sizes.generator.heads) == (256, HEADS)
     card = (second / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "Not a trained model: detector, post_decoder, generator.prefix have learned nothing" in card
@@ -519,6 +525,15 @@ def refused(tmp_path: Path, model: Path, state: State, capsys: pytest.CaptureFix
         return line
 
     return refuse
+
+
+def test_a_weight_too_few_or_too_many_is_named(refused: Refused) -> None:
+    gate = "post_decoder.gate"
+
+    assert f"{gate} is missing; expected the" in refused(lambda _, weights: weights.pop(gate))
+    assert f"{gate}_more is unknown; expected the" in refused(
+        lambda _, weights: weights.update({f"{gate}_more": torch.ones(2)})
+    )
 
 
 # Of these, some tell sizes and some do not; one has a part of its own below, and one is turned around.

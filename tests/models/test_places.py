@@ -95,11 +95,10 @@ class SidedEngine(ScriptedEngine):
         films, count = prompts.shape[:2]
         found = ScriptedEngine.find(self, patches, prompts)
         place = RIGHT_BASE if count == len(self.probabilities) else self.sided
-        return replace(
-            found,
-            boxes=np.tile(np.array(place, dtype=np.float32), (films, count, 3, 1)),
-            scores=np.repeat(found.scores, films, axis=0),
-        )
+        boxes, scores = np.tile(np.array(place, dtype=np.float32), (films, count, 3, 1)), found.scores
+        if place is self.sided:  # its best box counts
+            boxes[:, :, ::2], scores = RIGHT_BASE, np.tile(np.array([0.2, 0.3, 0.1], dtype=np.float32), (1, count, 1))
+        return replace(found, boxes=boxes, scores=np.repeat(scores, films, axis=0))
 
 
 @pytest.mark.parametrize(
@@ -178,6 +177,20 @@ def test_a_sentence_that_denies_twice_contradicts(
     if checked:
         said = "Edema is possible; please review." if contradiction else second
         assert [sentence.text for sentence in reading.sentences] == [said]
+
+
+@pytest.mark.parametrize("probability", [0.55, 0.3])
+def test_only_what_is_present_is_contradicted_by_its_sentence(probability: float) -> None:
+    (edema,) = look(reader_of(ScriptedEngine([probability], ["No edema."])), EDEMA)
+
+    assert (edema.state is FindingState.INDETERMINATE, edema.contradiction) == (probability > 0.5, None)
+
+
+def test_the_region_of_a_film_is_its_best_box() -> None:
+    scores = np.array([[0.9, 0.1, 0.1], [0.6, 0.8, 0.7]], dtype=np.float32)
+    film = reader_of(ScriptedEngine([0.8, 0.8], [], scores)).find(LOOK, (EDEMA, LEFT))
+
+    assert film.decided().regions["left_lung"].tolist() == film.regions.boxes[0, 1, 1].tolist()
 
 
 @dataclass
@@ -374,10 +387,10 @@ def read(scores: list[float], **rules: object) -> tuple[tuple[PromptReading, ...
 
 
 def test_a_weak_box_is_not_drawn() -> None:
-    (edema, fracture), texts = read([0.2, 0.1, 0.1], boxes={"fracture": replace(RULE, least=0.15)})
+    (edema, fracture), texts = read([0.25, 0.1, 0.1], boxes={"fracture": replace(RULE, least=0.25)})
 
     assert (edema.boxes, edema.laterality) == ((), "unknown")
-    assert ([round(scored.score, 3) for scored in fracture.boxes], fracture.laterality) == ([0.2], "unknown")
+    assert ([scored.score for scored in fracture.boxes], fracture.laterality) == ([0.25], "unknown")
     assert texts == ["There is edema.", "There is a fracture."]
 
 
@@ -386,6 +399,9 @@ def test_a_certain_side_is_told() -> None:
 
     assert {(reading.laterality, len(reading.boxes)) for reading in (edema, fracture)} == {("boxes", 1)}
     assert texts == ["Edema on the right.", "Fracture on the right."]
+    uncertain, texts = read([0.6, 0.4, 0.2], sides=SURE)
+    assert [reading.laterality for reading in uncertain] == ["unknown", "unknown"]
+    assert texts == ["There is edema.", "There is a fracture."]
 
 
 def test_without_any_rule_places_are_as_published() -> None:

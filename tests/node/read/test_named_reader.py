@@ -34,7 +34,7 @@ from models.contract import (
     ViewReading,
 )
 from models.engines import scheduler
-from models.errors import ModelError, ReaderFault
+from models.errors import DeviceLost, ModelError, ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
 from node.config import ModelSettings
 from node.dicom import header_reading
@@ -86,10 +86,14 @@ def scored(left: float, right: float, score: float = 0.5) -> ScoredBox:
 
 
 class Failing(Scripted):
-    """Raises an error with a patient's name."""
+    """Raises an error, with a patient's name if a test does not want another."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self._error = error or RuntimeError("DOE^JANE")
 
     def look(self, gray: Look) -> Look:
-        raise RuntimeError("DOE^JANE")
+        raise self._error
 
 
 class Shapeless(Scripted):
@@ -174,6 +178,11 @@ def test_what_breaks_the_contract_is_named(reader: Scripted, said: str) -> None:
         reported(reader)
 
     assert "DOE" not in str(caught.value)
+
+
+def test_a_gpu_that_a_network_lost_stays_lost() -> None:
+    with pytest.raises(DeviceLost):
+        reported(Failing(DeviceLost("GPU stopped computing")))
 
 
 @pytest.mark.parametrize(
