@@ -344,8 +344,12 @@ def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
     write_manifest(hospital, before)
 
     command = ["--model", str(hospital), "--by", "ada", "--json", "--resamples", "40"]
+    path = hospital_list(hospital)
+    (hospital.parent / "side.dcm").write_bytes(films.file_bytes(films.lateral()))
+    with path.open("a", encoding="utf-8") as file:
+        file.write("side.dcm\n")
 
-    assert main([*command, str(hospital_list(hospital))]) == 0
+    assert main([*command, str(path)]) == 0
 
     made, after = json.loads(capsys.readouterr().out), read_manifest(hospital)
     verify(hospital, after)
@@ -366,6 +370,7 @@ def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
         assert after.decisions.leaves_out(key) and not before.decisions.leaves_out(key)
     assert after.decisions.leaves_out("support_devices"), "it would be shown on every film"
     assert after.ages == Ages(least=18) and after.change is None
+    assert made["off"]["films that a node does not read (lateral)"] == "1"
     assert made["off"]["change between two films"].startswith("off: it was of other probabilities")
     assert [(change.finding, change.by) for change in after.history if change.finding != "no_finding"] == [
         ("edema", "ada")
@@ -386,8 +391,8 @@ def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
 
     monkeypatch.setattr(site_films, "change_error", measured)
     for pairs in (LEAST_PAIRS - 1, LEAST_PAIRS):
-        films = hospital_list(hospital, unchanged_since=lambda number: "0.png" if 0 < number <= pairs else "")  # noqa: B023
-        assert main([*command, str(films)]) == 0
+        paired = hospital_list(hospital, unchanged_since=lambda number: "0.png" if 0 < number <= pairs else "")  # noqa: B023
+        assert main([*command, str(paired)]) == 0
         off = json.loads(capsys.readouterr().out)["off"].get("change between two films")
         assert off == ("29 pairs of films say where nothing changed; 30 are needed" if pairs < 30 else None)
     assert asked == [(hospital.parent / "0.png", hospital.parent / name) for name in OWN[1 : LEAST_PAIRS + 1]]

@@ -17,6 +17,7 @@ from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer, com
 from models.lab.phantoms import phantom
 from models.manifest import read_manifest, write_manifest
 from models.reading.named_reader import hash_of
+from models.site_films import films_to_compare
 from node.config import ModelSettings
 from node.errors import InputError
 from node.read.model import open_reader
@@ -118,6 +119,17 @@ def test_a_comparison_tells_the_new_model_from_that_in_use(tmp_path: Path) -> No
 
     document = json.loads(out.read_text(encoding="utf-8"))
     assert [document[model.name]["weights_sha256"] for model in (new, old)] == [hash_of(new), hash_of(old)]
+
+
+def test_a_film_counts_once_whatever_its_name(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        cv2.imwrite(str(tmp_path / folder / "0.png"), phantom(0, side=64).pixels)
+    (tmp_path / "films.csv").write_text("file\na/0.png\nb/0.png\na/../a/0.png\n", encoding="utf-8")
+
+    found = films_to_compare(str(tmp_path / "films.csv"))
+
+    assert sorted(film.path.resolve() for film in found) == [tmp_path / "a" / "0.png", tmp_path / "b" / "0.png"]
 
 
 @pytest.mark.parametrize(

@@ -259,15 +259,37 @@ class Model:
 
 
 @pytest.mark.parametrize(
-    ("normal", "is_chosen"),
-    [(film(is_reported=False, true=()), True), (film(score=0.7, true=()), False)],
-    ids=["quiet normals", "a box on each normal film"],
+    ("normal", "moving", "is_chosen"),
+    [
+        (film(is_reported=False, true=()), len(PATIENTS), True),
+        (film(score=0.7, true=()), len(PATIENTS), False),
+        (film(is_reported=False, true=()), 1, False),
+    ],
+    ids=["quiet normals", "a box on each normal film", "better than a constant box by chance"],
 )
-def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(normal: PlacedFilm, *, is_chosen: bool) -> None:
+def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(
+    normal: PlacedFilm, moving: int, *, is_chosen: bool
+) -> None:
     """Boxes move from film to film, so that no constant box fits; every score is below the common threshold."""
     spots = np.random.default_rng(0).uniform(0.15, 0.85, (len(PATIENTS), 2))
     boxes = [(float(x), float(y), 0.2, 0.2) for x, y in spots]
-    films = Films(
+    films, chosen_on = (boxed(each) for each in (boxes, [*boxes[:moving], *[RIGHT] * (len(PATIENTS) - moving)]))
+    manifest = read_manifest(VOCABULARIES.parent)
+    model = Model(replace(manifest, decisions=replace(manifest.decisions, boxes={}, sides={})))
+    normals = Films(truths=[Truth()], places={OPACITY: [normal]})
+
+    made, better = judge(model, chosen_on, films, normals, population="hospital", resamples=20)  # type: ignore[arg-type]
+
+    assert better.keys() == ({OPACITY} if is_chosen else set())
+    told = made["all"]
+    assert isinstance(told, dict)
+    assert told["before"]["with_box"] == 0
+    assert told["after"]["boxes_right"] == (len(PATIENTS) if is_chosen else 0)
+
+
+def boxed(boxes: list[tuple[float, float, float, float]]) -> Films:
+    """A film of each patient, with a box that the model finds."""
+    return Films(
         truths=[
             Truth(boxes={OPACITY: np.array([box])}, located=frozenset({OPACITY}), patient=patient)
             for patient, box in zip(PATIENTS, boxes, strict=True)
@@ -283,17 +305,6 @@ def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(normal: PlacedFil
             [Detections(np.array([box]), np.array([FINDINGS.index(OPACITY)]), np.array([0.4])) for box in boxes],
         ),
     )
-    manifest = read_manifest(VOCABULARIES.parent)
-    model = Model(replace(manifest, decisions=replace(manifest.decisions, boxes={}, sides={})))
-    normals = Films(truths=[Truth()], places={OPACITY: [normal]})
-
-    made, better = judge(model, films, films, normals, population="hospital", resamples=20)  # type: ignore[arg-type]
-
-    assert better.keys() == ({OPACITY} if is_chosen else set())
-    told = made["all"]
-    assert isinstance(told, dict)
-    assert told["before"]["with_box"] == 0
-    assert told["after"]["boxes_right"] == (len(PATIENTS) if is_chosen else 0)
 
 
 class Reader:

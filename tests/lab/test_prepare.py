@@ -25,6 +25,7 @@ from pydicom import dcmread
 from models.errors import ModelError
 from models.lab.datasets.imagenome import joined
 from models.lab.datasets.mimic import listing as list_mimic
+from models.lab.datasets.mimic import places_of
 from models.lab.datasets.nih import halves
 from models.lab.datasets.preparation import Published, picture_size, table, text
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
@@ -63,6 +64,7 @@ SOURCES: dict[str, Callable[[Path], Path]] = {
     "mscxr": ms_cxr,
     "imagenome": chest_imagenome,
 }
+GZIPPED = gzip.compress("\n".join(["a", *map(str, range(99))]).encode())
 
 
 def prepare(data_set: str, source: Path, out: Path, *more: str) -> int:
@@ -196,6 +198,17 @@ def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, content: str, comp
             row.size("b")
 
     assert str(refused.value).startswith(str(path)) and complaint in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content", [GZIPPED[:-12], GZIPPED[:30] + b"nothing" + GZIPPED[37:], gzip.compress(b"a\n\xff\n")]
+)
+def test_a_damaged_table_is_told(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "table.csv.gz"
+    path.write_bytes(content)
+
+    with pytest.raises(ModelError, match="is damaged"):
+        list(rows_of(path, ("a",)))
 
 
 @pytest.mark.parametrize("box", [(1, 2, 0, 2), (5, 2, -1, 2), (1, 4, 1, 0)])
@@ -532,6 +545,15 @@ def test_frontal_films_are_split_as_published(mimic: Path) -> None:
     assert counts["films of the split without metadata, left out"] == 1
 
 
+def test_a_line_of_mimic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    found = []
+    for view in ("AP", "PA"):
+        (tmp_path / "train.jsonl").write_text(json.dumps({"file": "a.jpg", "view": view}) + "\n")
+        found += list(places_of(tmp_path))
+
+    assert [name for _, name, _ in found] == ["a", "a"] and len({*found}) == 2
+
+
 def test_an_uncertain_label_of_mimic_counts_as_present(tmp_path: Path) -> None:
     source = mimic_cxr(tmp_path / "mimic", patients=5)
     listed = list_mimic(source, source)
@@ -549,6 +571,7 @@ def test_a_line_of_mimic_has_labels_report_and_metadata(mimic: Path) -> None:
 
     assert first["file"] == f"../mimic/files/p10/p10000000/s50000000/{dicom_id(0)}.jpg"
     assert (first["patient"], first["study"], first["size"]) == ("10000000", "50000000", [64, 80])
+    assert first["gray"] == "as stored"
     assert first["labels"] == {"cardiomegaly": True, "pleural_effusion": True, "pneumothorax": False}
     assert sorted(first["mined"]) == sorted(first["labels"])
     said = ("The heart is mildly enlarged.", "There is a small left pleural effusion.", "No pneumothorax.")

@@ -17,10 +17,10 @@ from models.lab.losses.contrast import finding_contrast
 from models.lab.training.batch import Batch, collate
 from models.lab.training.forward import Forward
 from models.lab.training.labels import Line, labels_of
-from models.lab.training.objectives import LOSSES, draw_absent
+from models.lab.training.objectives import LOSSES, draw_absent, losses_of
 from models.lab.training.random_streams import stream
 from models.lab.training.runfile import Run, read_run
-from models.lab.training.stages import Drawing, MinedLabels, Stage
+from models.lab.training.stages import Drawing, MinedLabels, Objective, Stage
 from models.lab.training.text_encoding import TextEncoder
 from models.lab.training.trained_model import TrainedModel, build_model
 from models.manifest import read_manifest, write_manifest
@@ -107,15 +107,32 @@ def test_regions_see_no_other_prompts_after_the_first_stage(model: TrainedModel,
     assert [len(forward.regions) for forward in drawn] == expected
 
 
-def test_only_drawn_regions_learn_from_their_sentences(model: TrainedModel) -> None:
-    drawn = forwards(model, published("2"), cig_film(), times=20)
-    lung = CATALOG.regions.index("right lung")
+@pytest.mark.parametrize(
+    ("stage", "name", "film"),
+    [
+        ("2", "anat-mse", cig_film() | {"said": [cig_film()["said"][0] | {"regions": ["spine"]}]}),
+        ("1", "anat-detect", {"regions": {"spine": [0.5, 0.5, 0.3, 0.3]}}),
+    ],
+)
+def test_only_drawn_regions_learn_from_their_sentences_and_boxes(
+    model: TrainedModel, stage: str, name: Objective, film: Line
+) -> None:
+    drawn = forwards(model, published(stage), film, times=20)
+    spine = CATALOG.regions.index("spine")
 
     with torch.no_grad():
-        losses = [float(LOSSES["anat-mse"](forward)) for forward in drawn]
+        losses = [float(LOSSES[name](forward)) for forward in drawn]
 
-    assert [loss > 0 for loss in losses] == [lung in forward.drawn_regions for forward in drawn]
+    assert [loss > 0 for loss in losses] == [spine in forward.drawn_regions for forward in drawn]
     assert 0 < sum(loss > 0 for loss in losses) < 20
+
+
+@pytest.mark.parametrize("name", ["1", "2", "3"])
+def test_films_without_labels_teach_nothing(model: TrainedModel, name: str) -> None:
+    [forward] = forwards(model, published(name), {}, {}, times=1)
+
+    with torch.no_grad():
+        assert {loss: float(value) for loss, value in losses_of(forward).items() if value} == {}
 
 
 def test_as_many_absent_classes_are_drawn_as_are_expected() -> None:
@@ -178,15 +195,15 @@ def test_training_draws_anew_the_parts_that_an_import_lacked(run: Run, untrained
 
 
 def test_a_mined_label_may_be_wrong_and_a_soft_one_lies_between(model: TrainedModel) -> None:
-    rates = MinedLabels(missed=0.1, invented=0.02)
+    name, other = NAMES[:2]
+    rates = MinedLabels(missed=0.1, invented=0.02, invented_by_class={other: 0.3})
     stage = replace(published("1"), losses={"presence": 1.0}, mined=rates, drawing=Drawing(classes=1e6))
-    name = NAMES[0]
 
-    def loss(**line: Unpack[Line]) -> float:
+    def loss(of: Objective = "presence", **line: Unpack[Line]) -> float:
         torch.manual_seed(0)  # The network drops out.
         [forward] = forwards(model, stage, line, times=1)
         with torch.no_grad():
-            return float(LOSSES["presence"](forward))
+            return float(LOSSES[of](forward))
 
     there = math.exp(-loss(present={name: True}))
     given = -math.log(there * 0.9 + (1 - there) * 0.02)
@@ -197,3 +214,7 @@ def test_a_mined_label_may_be_wrong_and_a_soft_one_lies_between(model: TrainedMo
     assert loss(present={name: False}, mined=[name]) == pytest.approx(absent, rel=1e-4)
     soft = loss(present={name: True}, mined=[name], soft={name: 0.25})
     assert soft == pytest.approx(0.25 * given + 0.75 * absent, rel=1e-4)
+    there = math.exp(-loss(present={other: True}))
+    own_rate = -math.log(there * 0.9 + (1 - there) * 0.3)
+    assert loss(present={other: True}, mined=[other]) == pytest.approx(own_rate, rel=1e-4)
+    assert loss("patho-cls", present={name: True}) > 0 == loss("patho-cls", present={name: True}, mined=[name])

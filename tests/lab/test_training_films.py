@@ -203,10 +203,14 @@ def test_real_films_and_their_boxes_are_cut_to_the_square(tmp_path: Path) -> Non
     cv2.imwrite(str(tmp_path / "a.png"), picture)
     film = {"file": "a.png", "patient": "p", "boxes": [{"label": "Right Lung", "xyxy": [60, 20, 100, 60]}]}
     labeled = {"file": "a.png", "nih_labels": ["Effusion"], "boxes": []}
-    (tmp_path / "films.jsonl").write_text(f"{json.dumps(film)}\n{json.dumps(labeled)}\n")
+    path = tmp_path / "films.jsonl"
+    path.write_text(f"{json.dumps(film)}\n{json.dumps(labeled)}\n")
 
-    first, second = films_of(tmp_path / "films.jsonl")
+    first, second = films_of(path)
+    exact = next(read_films(path, find_films(FilmSource(file=str(path))), side=50, jpeg=False)).pixels
 
+    assert (first.patient, second.patient) == ("p", "a")
+    assert {*exact.flat} == {0, 255} != {*first.pixels.flat}
     assert first.pixels.shape == (50, 50) and first.pixels[12:28, 8:22].min() > 250
     known = labels_of(first.line, CATALOG)
     assert known.regions[CATALOG.regions.index("right lung")] == pytest.approx([0.3, 0.4, 0.4, 0.4])

@@ -140,6 +140,7 @@ def test_a_run_of_the_shipped_model_sees_nothing_that_it_is_measured_on(name: st
         ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip: must be above 0"),
         ("area = [0.6, 1.0]", "area = [0.6]", "area[2]: is missing; add it"),
         ("[model]", "model = 3\n[other]", "model: must be a table"),
+        ("seed = 5", "seed = 5\nstart_share = 0.5", "start_share needs start"),
     ],
 )
 def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, complaint: str) -> None:

@@ -75,6 +75,8 @@ def test_a_stage_trains_its_weights_and_no_others(run: Run, film_store: FilmStor
             assert len(changed & own) > 0.9 * len(own), part
         else:
             assert not changed & own, part
+    decays = [group["weight_decay"] for group in trainer.optimizer.param_groups]
+    assert decays == [trainer.stage.weight_decay, 0.0], "the heads are no weights of the model"
 
 
 def test_frozen_weights_are_exceptions(run: Run, film_store: FilmStore) -> None:
