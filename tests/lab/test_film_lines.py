@@ -101,6 +101,8 @@ def test_a_finding_that_regions_are_not_judged_for_is_unknown(tmp_path: Path) ->
     assert truth.judged == {"pleural_effusion", "consolidation"}
     assert truth.labels == {}, "nothing is said of the film as a whole"
     assert truth.located == frozenset()
+    _, placed = evaluated(written(tmp_path, boxes=[LUNG | {"label": "Effusion"}], located=["edema", "vindrcxr/ILD"]))
+    assert placed.located == {"pleural_effusion", "edema"}
 
 
 def test_gray_values_of_a_prepared_film_stay_as_stored(tmp_path: Path) -> None:

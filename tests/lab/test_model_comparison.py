@@ -56,7 +56,8 @@ def test_states_and_labels_are_compared_film_by_film() -> None:
 
 
 def test_what_loses_its_measured_threshold_is_named() -> None:
-    old = side("1", answer(edema=PRESENT, fracture=ABSENT), findings=("edema", "fracture"))
+    old = side("1", answer(edema=PRESENT, fracture=ABSENT), findings=("edema", "fracture", "pneumonia"))
+    old = replace(old, measured=("edema", "fracture"))
     new = replace(side("2", answer(edema=PRESENT), findings=("edema",)), measured=())
 
     found = compare([{}], old, new, data="films.csv", at="now", by="ada")
@@ -113,12 +114,15 @@ def test_a_comparison_tells_the_new_model_from_that_in_use(tmp_path: Path) -> No
         model.mkdir()
         (model / "weights").write_text(model.name)
     network = "tests.node.read.test_named_reader:open_scripted"
-    compared = ["--model", str(new), "--reader", network, "--against", str(old), "--against-reader", network]
+    compared = ["--model", str(new), "--against", str(old), "--data", str(tmp_path / "films.csv"), "--out", str(out)]
 
-    assert main([*compared, "--data", str(tmp_path / "films.csv"), "--out", str(out)]) == 0
+    assert main([*compared, "--reader", network, "--against-reader", network]) == 0
 
     document = json.loads(out.read_text(encoding="utf-8"))
     assert [document[model.name]["weights_sha256"] for model in (new, old)] == [hash_of(new), hash_of(old)]
+    failing = "tests.node.read.test_named_reader:open_failing"
+    assert main([*compared, "--reader", network, "--against-reader", failing]) == 2
+    assert main([*compared, "--reader", failing, "--against-reader", network]) == 2
 
 
 def test_a_film_counts_once_whatever_its_name(tmp_path: Path) -> None:

@@ -135,6 +135,7 @@ def test_a_run_of_the_shipped_model_sees_nothing_that_it_is_measured_on(name: st
     [
         ("align = 6", "alike = 6", "losses.alike: 'alike' is unknown"),
         ("steps = 2", "steps = 2\nepochs = 1", "epochs or steps must be above 0, and not both"),
+        ("steps = 2", "steps = 0", "epochs or steps must be above 0, and not both"),
         ("processes = 1", "processes = 3", "batch of contrast must be a multiple of machine.processes"),
         ("phantoms = 12", "phantoms = 1000001", "later seeds are reserved for tests"),
         ('name = "contrast"', 'name = "contrast"\nclip = -1', "clip: must be above 0"),

@@ -18,14 +18,13 @@ import numpy as np
 import pytest
 
 from models.errors import ModelError
+from models.lab import phantoms
 from models.lab.training.catalog import catalog_of
 from models.lab.training.runfile import Data, FilmSource
 from models.lab.training.store import open_film_store, stock
 from models.lab.training.workers import Job, do_all
 from models.progress import quiet
 from tests.support import peers
-
-pytestmark = pytest.mark.drill(part="laboratory")
 
 CATALOG = catalog_of(["chexpert"])
 LIMIT_SECONDS = 120
@@ -121,6 +120,7 @@ def children_of(pid: int) -> list[str]:
         return []
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_killed_run_makes_only_the_shelves_that_are_missing(tmp_path: Path, repository: Path) -> None:
     path = films_file(tmp_path, count=SHELVES * 200)
     # A test that is kept waiting may come too late for its kill, and then tries again.
@@ -142,6 +142,7 @@ def test_a_killed_run_makes_only_the_shelves_that_are_missing(tmp_path: Path, re
     assert not list(store.glob("*.part"))
 
 
+@pytest.mark.drill(part="laboratory")
 def test_films_are_read_back_in_their_order(tmp_path: Path) -> None:
     path = films_file(tmp_path, count=450)
     make(data_of(path, side=32), tmp_path / "store")
@@ -156,6 +157,7 @@ def test_films_are_read_back_in_their_order(tmp_path: Path) -> None:
     assert film_store.texts() == {f"Film {number}." for number in range(450)}
 
 
+@pytest.mark.drill(part="laboratory")
 def test_a_stop_ends_after_the_shelf_in_hand(tmp_path: Path) -> None:
     path = films_file(tmp_path, count=500)
     store = tmp_path / "store"
@@ -188,6 +190,15 @@ def test_smaller_sources_repeat_to_the_size_of_the_largest(tmp_path: Path) -> No
     assert len(film_store) == 25 + 8 * 10
 
 
+def test_phantoms_are_made_anew_by_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data(phantoms=1, side=32)
+    assert (make(data, tmp_path), make(data, tmp_path)) == ([1], [])
+
+    monkeypatch.setattr(phantoms, "__path__", [str(tmp_path)])
+
+    assert make(data, tmp_path) == [1]
+
+
 def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
     path = films_file(tmp_path, count=3)
     store = tmp_path / "store"
@@ -216,6 +227,7 @@ def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:
     assert make(data_of(path, side=32), tmp_path / "store") == [1]
 
 
+@pytest.mark.drill(part="laboratory")
 @pytest.mark.parametrize(
     ("job", "kind", "complaint"),
     [

@@ -252,7 +252,7 @@ def test_probabilities_of_a_readout_are_those_of_films_of_people_alone() -> None
     own = Measurement(measured_on="hospital", positives=20, negatives=80)
     decisions = replace(
         START,
-        thresholds={"edema": 0.5},
+        thresholds={"edema": 0.6},
         measurements={"edema": own},
         readout={"edema": Readout(slope=2.0, offset=-1.0)},
     )
@@ -264,7 +264,7 @@ def test_probabilities_of_a_readout_are_those_of_films_of_people_alone() -> None
     assert decisions.measured("edema", 0.6, own).readout == {}, "a threshold is of the readout that it was chosen with"
     moved = best_decisions(decisions, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="phantoms", aim=Aim())
     assert moved.temperature != decisions.temperature
-    assert (moved.threshold("edema"), moved.readout) == (0.5, decisions.readout), (
+    assert (moved.threshold("edema"), moved.readout) == (0.6, decisions.readout), (
         "no temperature divides its difference"
     )
     band = Band(lower=0.3, below=9, missed=1, within=9, shown=1)
@@ -278,7 +278,7 @@ def test_probabilities_of_a_readout_are_those_of_films_of_people_alone() -> None
     )
     by_hand = replace(decisions, readout={}).set_by_hand("edema", 0.4)
     again = best_decisions(by_hand, {"fracture": drawn(5.0, seed=4)}, noted=NOTED, population="phantoms", aim=Aim())
-    assert again.measurements["edema"].threshold == same_point(0.5, 1.0, again.temperature)
+    assert again.measurements["edema"].threshold == same_point(0.6, 1.0, again.temperature)
     with pytest.raises(ValueError, match=r"readout\.edema needs measurements\.edema on films of people"):
         replace(decisions, measurements={"edema": replace(own, measured_on="phantoms")})
 
