@@ -121,6 +121,7 @@ SPINE = 'phrases = ["Spine"]\n'
         (REGION + SPINE + "paired = 1", "paired: must be true or false"),
         (REGION + SPINE + 'site = ["1", "SCT"]', "site[3]: is missing"),
         (REGION + SPINE + 'site = ["12345678901234567", "SCT", "Spine"]', "longer than 16"),
+        (REGION + SPINE + r'site = ["1\\2", "SCT", "Spine"]', "holds a backslash"),
         (REGION + SPINE + REGION.removeprefix(VERSION) + SPINE, "several have the key spine"),
     ],
 )

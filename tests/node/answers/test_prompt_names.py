@@ -60,6 +60,7 @@ SET = prompts.load("chexpert14")
         ("left-sided pneumothorax", "pneumothorax", Side.LEFT),
         ("Opacity on both sides", "lung_opacity", Side.BILATERAL),
         ("opacity in the left lung", "lung_opacity", Side.LEFT),
+        ("left and right effusion", "pleural_effusion", Side.BILATERAL),
     ],
 )
 def test_a_name_as_it_is_printed_names_its_prompt(text: str, key: str, side: Side | None) -> None:
@@ -78,6 +79,12 @@ def test_a_name_as_it_is_printed_names_its_prompt(text: str, key: str, side: Sid
 )
 def test_other_words_name_no_prompt(text: str) -> None:
     assert named(text, SET) is None
+
+
+def test_a_name_of_two_prompts_names_neither() -> None:
+    both = (replace(SET[key], names=("wet lung",)) for key in ("edema", "pneumonia"))
+
+    assert named("wet lung", replace(SET, prompts=tuple(both))) is None
 
 
 def test_every_name_is_that_of_one_prompt() -> None:

@@ -89,7 +89,7 @@ def test_an_acknowledgment_names_the_message_and_swaps_addresses() -> None:
 
     header, verdict = answer.segment("MSH"), answer.segment("MSA")
     assert [str(header[field]) for field in (3, 4, 5, 6)] == ["CHEX", "XRAY", "RIS", "CLINIC"]
-    assert str(header[9]) == "ACK^O01^ACK"
+    assert (str(header[7]), str(header[9])) == ("20240131120000+0000", "ACK^O01^ACK")
     assert (str(verdict[1]), str(verdict[2])) == ("AA", "77")
 
 

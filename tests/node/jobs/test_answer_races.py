@@ -13,6 +13,7 @@ from node.store import questions
 from node.store.spool import DocumentKind, Spool
 from tests.node.jobs.test_rounds import STUDY, Bench
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
+from tests.node.test_metrics import samples
 from tests.support.films import thumbnail
 
 OLD = {"PatientID": "P-1", "PatientName": "WRONG^PATIENT"}
@@ -96,6 +97,8 @@ def test_no_answer_escapes_a_rejection_note(tmp_path: Path, moment: tuple[int, s
     [answer] = questions.answers_of(race.reading.spool, STUDY)
     assert not answer.is_open
     assert sent or "rejected the film" in answer.reason
+    failures = samples(race.answering.steps.metrics.registry, "cxr_failures_total")
+    assert sum(count for (_, stage), count in failures.items() if stage == "answer") == (not sent)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -118,6 +121,7 @@ def test_a_correction_long_after_rejects_what_was_renewed(tmp_path: Path) -> Non
     race.correct("P-3")
 
     assert uids(sent) <= race.rejected
+    assert uids(race.reading.write_answer(QUESTION)) <= uids(sent), "what was released stays so"
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

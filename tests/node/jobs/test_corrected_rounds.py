@@ -32,6 +32,7 @@ from node.web import application
 from node.web.dependencies import WebParts
 from node.web.look_files import Looks
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
+from tests.node.test_metrics import samples as metric_samples
 from tests.support import films, samples, validators
 from tests.support.service import settings_for
 from tests.support.web_access import as_user
@@ -179,6 +180,7 @@ class Read:
     client: TestClient
     settings: Settings
     spool: Spool
+    metrics: Metrics
     film: Instance
 
     @property
@@ -201,13 +203,13 @@ def read(tmp_path: Path) -> Iterator[Read]:
     film = films.keep(spool, films.thumbnail()).instance
     answer = replace(samples.several(), source=film.sop_instance_uid)
     spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
-    looks = Looks(tmp_path / "looks")
+    looks, metrics = Looks(tmp_path / "looks"), Metrics()
     looks.close()
     built = application.build(
-        WebParts(in_force=lambda: settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
+        WebParts(in_force=lambda: settings, spool=spool, metrics=metrics, prompts=lambda: PROMPTS, looks=looks)
     )
     client = TestClient(as_user(built), raise_server_exceptions=False)
-    yield Read(client=client, settings=settings, spool=spool, film=film)
+    yield Read(client=client, settings=settings, spool=spool, metrics=metrics, film=film)
 
 
 def remove(read: Read) -> None:
@@ -341,9 +343,17 @@ def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp
 
 
 def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> None:
+    finish = f"/api/v1/studies/{read.film.study_uid}/finish"
+    assert read.client.post(finish).json() == {"corrections": 0, "changes": 0}, "nothing is queued"
+
     first, second = read.correct(), read.correct()
 
     assert first == second
     assert first[0] == 503
     assert first[1].startswith("the correction is stored, but the database does not answer")
     assert read.stored() == 1
+    read.client.post(read.path, json={"kind": "withdraw", "withdraws": REJECTION["id"]})
+    counted = metric_samples(read.metrics.registry, "cxr_corrections_total")
+    assert {labels: count for labels, count in counted.items() if count} == {
+        ("reject", PRESENT): 1.0, ("withdraw", PRESENT): 1.0
+    }  # fmt: skip

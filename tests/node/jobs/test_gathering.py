@@ -55,6 +55,10 @@ def test_a_correction_that_waits_makes_no_round_and_stays(tmp_path: Path) -> Non
     found = gathering.waiting(bench.spool, STUDY)
     assert ([item.id for item in found.corrections], found.changes) == ([made], 1)
     assert found.leave_at(60.0) == START.replace(minute=1, second=1)
+    queued = list[tuple[str, str, float]]()
+    for known in ((), (made,), ("f" * 32,)):
+        gathering.wait_again(bench.spool, STUDY, lambda *said: queued.append(said), quiet_seconds=9.0, queued=known)
+    assert [(correction, seconds <= 9.0) for _, correction, seconds in queued] == [(made, True)] * 2
 
 
 def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_path: Path) -> None:

@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
+from structlog.testing import capture_logs
 
 from node.config import OrdersSettings, OrdersTlsSettings
 from node.hl7.acknowledgment import read_acknowledgment
 from node.metrics import Metrics
+from node.net import callers
 from node.orders import listener as listener_module
 from node.orders.listener import OrderListener
 from node.orders.store import OrderStore
@@ -72,7 +75,7 @@ def refused(metrics: Metrics) -> dict[str, float]:
 def test_orders_are_answered_in_turn_once_they_are_kept(
     listener: OrderListener, store: OrderStore, metrics: Metrics
 ) -> None:
-    answers = mllp.ask(listener.port, ORM.encode(), OMI.encode())
+    answers = mllp.ask(listener.port, ORM.encode(), f"{OMI}\rNTE|1||{'x' * 900_000}".encode())
 
     assert [(str(answer.segment("MSA")[1]), str(answer.segment("MSA")[2])) for answer in answers] == [
         ("AA", "C1"),
@@ -184,7 +187,13 @@ def test_the_longest_silent_connection_makes_room_for_the_21st(listener: OrderLi
 
 
 def test_refused_messages_keep_no_order_behind_them_out(listener: OrderListener, metrics: Metrics) -> None:
-    answers = mllp.ask(listener.port, *[b"GET / HTTP/1.1"] * 12, ORM.encode())
+    with mock.patch.object(callers, "_TOLD_EVERY_SECONDS", 0.0), capture_logs() as lines:
+        answers = mllp.ask(listener.port, *[b"GET / HTTP/1.1"] * 12, ORM.encode())
+
+        def told() -> int:
+            return sum(line.get("times", 1) for line in lines if line["event"] == "order.refused")
+
+        peers.wait_until(lambda: told() == 12, what="each is in the log")
 
     assert [str(answer.segment("MSA")[1]) for answer in answers] == ["AR"] * 12 + ["AA"]
     assert refused(metrics) == {"content": 12.0}
@@ -201,6 +210,34 @@ def test_who_never_reads_an_answer_is_left(store: OrderStore, metrics: Metrics) 
             connection.sendall(message)
 
     assert refused(metrics) == {"connection": 1.0}
+
+
+class Recorded:
+    """A connection on which one message comes at once; records the time limit of each answer."""
+
+    def __init__(self) -> None:
+        self._limit: float | None = None
+        self._coming, self.limits = [mllp.START + ORM.encode() + mllp.END, b""], list[float | None]()
+
+    def setsockopt(self, *_option: int) -> None:
+        pass
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._limit = seconds
+
+    def recv(self, _size: int) -> bytes:
+        return self._coming.pop(0)
+
+    def sendall(self, _answer: bytes) -> None:
+        self.limits.append(self._limit)
+
+
+def test_no_answer_waits_without_limit(listener: OrderListener) -> None:
+    connection = Recorded()
+
+    listener_module._Connection(cast(socket.socket, connection), (peers.LOOPBACK, 1), listener)
+
+    assert connection.limits == [30.0]
 
 
 @pytest.mark.drill(part="processes")
@@ -346,6 +383,7 @@ def test_an_order_comes_in_from_whom_the_authority_knows(secured: Secured) -> No
     assert b"MSA|AA|C1" in secured.ask(secured.theirs)
     assert b"MSA|AA|C2" in secured.ask(secured.theirs, OMI)
     assert refused(secured.metrics) == {}
+    assert 0 < samples(secured.metrics.registry, "cxr_certificate_days")[("orders",)] < 1000
 
 
 @pytest.mark.parametrize("who", ["nobody", "a stranger"])

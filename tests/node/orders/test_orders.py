@@ -111,9 +111,11 @@ def test_numbers_and_patient_stand_where_older_messages_have_them() -> None:
     (whole,) = orders(ORM)
 
     (of_request,) = orders(ORM.replace("ORC|NW|P1^RIS|F1^RIS|", "ORC|NW|||"))
+    (of_no_study,) = orders(ORM.replace(STUDY, "no UID"))
     (of_second_field,) = orders(ORM.replace("PID|1||PID-7788^^^CLINIC|", "PID|1|PID-7788^^^CLINIC||"))
 
     assert of_request == of_second_field == whole
+    assert of_no_study == replace(whole, study_uid="")
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,8 @@ def test_numbers_and_patient_stand_where_older_messages_have_them() -> None:
         ("|C1|", "||", AcknowledgmentCode.ERROR, "101"),
         ("ORC|NW", "ZZZ|NW", AcknowledgmentCode.ERROR, "100"),
         ("A-17", "", AcknowledgmentCode.ERROR, "101"),
+        ("A-17", '""', AcknowledgmentCode.ERROR, "101"),
+        ("PID-7788", '""', AcknowledgmentCode.ERROR, "101"),
         (PATIENT, "PID|1||^^^CLINIC||Zyxwvu^Qrst", AcknowledgmentCode.ERROR, "101"),
         (PATIENT, "NTE|1", AcknowledgmentCode.ERROR, "101"),
         ("P1^", "P\\X0D\\1^", AcknowledgmentCode.ERROR, "102"),

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from language.check import contradictions
+from language.sentences import not_seen
 from models.contract import Box, By, Contradiction, FindingState, ScoredBox, Side
 from models.documents import encode
 from node import metrics
@@ -131,6 +132,24 @@ def test_a_rejected_finding_is_gone_from_all_texts() -> None:
     assert not any("effusion" in sentence.text.lower() for sentence in answer.sentences)
     assert [withheld.reason for withheld in answer.withheld] == [CORRECTED, CORRECTED]
     assert said("cardiomegaly", answer).text == "There is cardiomegaly."  # it had spoken of the effusion, too
+
+
+@pytest.mark.parametrize(
+    ("correction", "stays"),
+    [
+        (made(CorrectionKind.ACCEPT, prompt="consolidation"), False),
+        (made(CorrectionKind.REJECT, prompt="pleural_effusion"), True),
+    ],
+)
+def test_where_a_reader_confirms_anything_nothing_is_said_of_what_was_not_seen(
+    correction: Correction, stays: bool
+) -> None:
+    unseen = sentence(not_seen("No acute fracture."), "fracture")
+    answer = replace(film(), sentences=(*film().sentences, unseen))
+
+    changed = correct(answer, [correction], prompts=SET, side_of=side_of)
+
+    assert (unseen in changed.sentences, unseen.text in {each.text for each in changed.withheld}) == (stays, not stays)
 
 
 @pytest.mark.parametrize(

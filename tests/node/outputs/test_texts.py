@@ -211,7 +211,9 @@ def _put(header: Dataset, keyword: str, vr: str, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("sign", TURNED, ids=ascii)
-@pytest.mark.parametrize("keyword", ["PatientName", "PatientID", "AccessionNumber", "StudyDescription"])
+@pytest.mark.parametrize(
+    "keyword", ["PatientName", "PatientID", "AccessionNumber", "StudyDescription", "RequestedProcedureID"]
+)
 def test_what_turns_a_copied_text_around_is_left_out(keyword: str, sign: str) -> None:
     header = samples.cr(1)
     setattr(header, keyword, f"AB{sign}12")

@@ -410,6 +410,14 @@ def test_a_picture_nobody_could_read_is_stretched_with_a_note(case: str, tmp_pat
     assert answer_to_json(answer)["notes"] == list(notes)
 
 
+def test_a_picture_is_read_from_64_pixels_of_its_shorter_side_whatever_the_case_of_its_name(tmp_path: Path) -> None:
+    whole = picture_of(film_of({}))
+
+    assert open_film.load(picture_file(tmp_path, whole[:64], suffix="JPEG"), ScriptedReader()).framing.rows == 64
+    with pytest.raises(InputError, match="a side under 64 pixels"):
+        open_film.load(picture_file(tmp_path, whole[:63], suffix="PNG"), ScriptedReader())
+
+
 @pytest.mark.parametrize("suffix", ["png", "jpg"])
 @pytest.mark.parametrize("change", [lambda picture: (picture > 128) * 255, lambda picture: picture // 20])
 def test_a_picture_of_a_few_grays_is_refused(

@@ -40,7 +40,7 @@ from node.dicom.film_header import parse_header
 from node.dicom.header_reading import read_header
 from node.domain import Reason
 from node.errors import Undecodable
-from node.read import decoder_child, decoding, prompts
+from node.read import decoder_child, decoding, pixel_format, prompts
 from node.read.decoder_processes import DecoderProcesses, of_this_process
 from node.read.film import answer_film
 from node.threads import Turns
@@ -195,6 +195,13 @@ DECLARED: dict[str, Callable[[], Dataset]] = {
     "lossless JPEG": lambda: declaring(jpeg(0xC3, SIDE), JPEGLosslessSV1),
     "JPEG-LS": lambda: declaring(jpeg(0xF7, SIDE), JPEGLSLossless),
 }
+
+
+def test_the_size_of_a_codestream_is_without_its_offset() -> None:
+    frame = bytearray(jpeg_2000(100))
+    struct.pack_into(">2L", frame, 16, 10, 20)
+
+    assert pixel_format.coded_size(bytes(frame)) == (90, 80)
 
 
 @pytest.mark.parametrize("name", DECLARED)

@@ -221,6 +221,7 @@ ANIMALS = (
             for code in (("337915000",), ("L-85B00", "SRT"), ("", ""), ("HUM", "99LOCAL"))
         ),
         ({"PatientSpeciesCodeSequence": coded("337915000"), "PatientSpeciesDescription": "Adult"}, READ),
+        ({"PatientSpeciesCodeSequence": coded("261665006")}, READ),  # unknown
         *(({"PatientSpeciesDescription": word}, SPECIES) for word in ANIMALS),
         *(({"PatientSpeciesCodeSequence": coded(*code)}, SPECIES) for code in (("448771007",), ("L-80700", "SRT"))),
         ({"PatientSpeciesCodeSequence": coded("448771007"), "PatientSpeciesDescription": "Human"}, SPECIES),

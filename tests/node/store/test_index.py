@@ -79,6 +79,7 @@ def test_of_two_studies_both_are_found_until_one_is_removed(spool: Spool, film: 
 
 
 def test_a_question_goes_with_its_study(spool: Spool, film: Instance) -> None:
+    assert spool.find_studies("1.9.9") == []
     spool.keep_document(film.study_uid, "questions", "b" * 32, {})
     assert questions.study_of(spool, "b" * 32) == film.study_uid
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from node.config import StorageSettings
 from node.domain import STUDY_STATES, Delivery, DeliveryState, StudyState
 from node.store.database import connect
-from node.store.ledger import Ledger, Parked
+from node.store.ledger import Ledger, Parked, is_away
 from node.store.ledger_queries import finished_after
 from node.store.statistics import Rows, counted_studies, fill_counts
 from node.store.worklist import ReviewRow, to_review
@@ -62,17 +63,22 @@ def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
     ledger.set_study("1", "parked", stage="read", reason="why")
     ledger.set_delivery(delivery(), DeliveryState.PARKED, attempts=7, reason="why")
 
+    assert ledger.unsent_deliveries("1") == [delivery()]
+
     ledger.unpark_study("1")
     ledger.unpark_delivery(delivery())
 
+    record = ledger.delivery_record(delivery())
+    assert record is not None
     assert ledger.study_state("1") == "receiving"
-    assert ledger.delivery_state(delivery()) is DeliveryState.WAITING
+    assert (record.state, record.attempts, record.reason) == (DeliveryState.WAITING, 0, None)
     assert ledger.parked() == []
 
     ledger.set_study("1", "finished")
     ledger.set_sent(delivery(), attempts=1)
     ledger.unpark_study("1")
     ledger.unpark_delivery(delivery())
+    ledger.end_delivery(delivery())
 
     assert ledger.study_state("1") == "finished"
     assert ledger.delivery_state(delivery()) is DeliveryState.SENT
@@ -81,6 +87,7 @@ def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
 def test_a_state_is_recorded_unless_the_delivery_was_abandoned(ledger: Ledger) -> None:
     assert ledger.set_delivery(delivery(), DeliveryState.WAITING, attempts=0)
     assert ledger.set_delivery(delivery(), DeliveryState.SENDING, attempts=1)
+    assert ledger.open_deliveries() == [delivery()]
 
     ledger.abandon("pacs")
 
@@ -131,7 +138,8 @@ def test_parked_work_is_listed_with_its_reason(ledger: Ledger, is_noted: bool) -
         Parked(study="2", stage="write", reason="why"),
         Parked(study="1", stage="deliver pacs", reason="refused"),
     ]
-    assert ledger.parked_deliveries(study_uid="1") == [delivery()]
+    assert ledger.parked_deliveries(study_uid="1") == ledger.parked_deliveries(destination="pacs") == [delivery()]
+    assert ledger.parked_deliveries(destination="ris") == []
 
 
 def numbered(number: int) -> Delivery:
@@ -181,13 +189,63 @@ def test_a_destination_is_paused_from_a_failure_to_the_next_success(
     assert set(ledger.overview().pauses) == ({"pacs"} if is_paused else set())
 
 
-def test_a_pause_counts_from_its_first_failure(ledger: Ledger) -> None:
-    began = []
+def test_a_pause_counts_from_its_first_failure_and_has_the_last_reason(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery())
+    ledger.set_delivery(delivery(), WAITING, attempts=0)
+    queued, found = time.time(), []
     for attempts in (1, 2):
-        ledger.set_delivery(delivery(), WAITING, attempts=attempts, reason="why")
-        began.append(ledger.overview().pauses["pacs"].since)
+        ledger.set_delivery(delivery(), WAITING, attempts=attempts, reason=f"no {attempts}")
+        found.append(ledger.overview().pauses["pacs"])
+    ledger.set_delivery(numbered(1), WAITING, attempts=1, reason="no other")
+    found.append(ledger.overview().pauses["pacs"])
 
-    assert began[0] == began[1]
+    assert queued <= found[0].since == found[1].since == found[2].since
+    assert [pause.reason for pause in found] == ["no 1", "no 2", "no other"]
+
+
+def test_a_pause_counts_from_no_failure_before_a_success(ledger: Ledger) -> None:
+    ledger.set_delivery(numbered(1), WAITING, attempts=1, reason="refused")
+    ledger.set_sent(numbered(2), attempts=1)
+    sent = time.time()
+
+    ledger.set_delivery(numbered(3), WAITING, attempts=1, reason="no connection")
+
+    assert ledger.overview().pauses["pacs"].since >= sent
+
+
+def test_an_answer_that_leaves_it_open_is_counted_until_a_person_looks(ledger: Ledger) -> None:
+    ledger.add_delivery(delivery())
+    counted = []
+    for state, attempts in ((WAITING, 1), (WAITING, 2), (PARKED, 2)):
+        ledger.set_delivery(delivery(), state, attempts=attempts, is_unclear=state is WAITING)
+        record = ledger.delivery_record(delivery())
+        counted.append(record and record.unclear)
+
+    assert counted == [1, 2, 0]
+
+
+def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledger) -> None:
+    for number in (1, 2, 3):
+        ledger.add_delivery(numbered(number))
+    ledger.set_delivery(numbered(2), WAITING, attempts=1, reason="timed out")
+    ledger.set_sent(numbered(3), attempts=1)
+
+    assert ledger.withhold("pacs", ["2.1", "2.2", "2.3"]) == {"2.1"}
+    assert ledger.overview().deliveries == {("pacs", "abandoned"): 2, ("pacs", "sent"): 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (sa.exc.TimeoutError(), True),
+        (sa.exc.OperationalError("", {}, Exception()), True),
+        (sa.exc.InterfaceError("", {}, Exception()), True),
+        (sa.exc.IntegrityError("", {}, Exception()), False),
+        (TimeoutError(), False),
+    ],
+)
+def test_only_a_database_that_does_not_answer_holds_up_all_work(error: BaseException, expected: bool) -> None:
+    assert is_away(error) is expected
 
 
 def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
@@ -212,6 +270,7 @@ def is_recent(moment: datetime | None) -> bool:
 
 
 def test_the_oldest_waiting_work_has_an_age(ledger: Ledger) -> None:
+    ledger.set_study("2", "parked", stage="read", reason="why")
     before = ledger.overview()
     ledger.set_study("1", "receiving")
     ledger.add_delivery(delivery("up"))
@@ -303,7 +362,20 @@ def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -
     lost = ledger.delivery_record(numbered(2))
     assert lost is not None
     assert (lost.state, lost.awaits_commitment, lost.failures, lost.reason) == (DeliveryState.WAITING, True, 1, "lost")
+    assert lost.attempts == 0
     assert ledger.open_deliveries() == [numbered(2), numbered(4)]
+
+
+def test_a_commitment_that_comes_late_ends_what_was_parked(ledger: Ledger) -> None:
+    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
+    ledger.add_transaction("2.25.1", [numbered(1)])
+    ledger.set_delivery(numbered(1), PARKED, attempts=1, reason="no answer")
+
+    assert ledger.set_answered("2.25.1", kept=[numbered(1)], failed={}) == [numbered(1)]
+
+    record = ledger.delivery_record(numbered(1))
+    assert record is not None
+    assert (record.state, record.reason) == (DeliveryState.COMMITTED, None)
 
 
 @pytest.mark.drill(part="processes")
@@ -355,6 +427,8 @@ def test_a_study_that_is_forgotten_leaves_nothing(ledger: Ledger) -> None:
     assert (ledger.overview().reviews, ledger.overview().deliveries) == ({}, {})
     assert counted_studies(ledger.tables) == set()
     assert ledger.claim("1.1", holder="b") == "b"
+    ledger.add_delivery(numbered(1))
+    assert ledger.transaction("2.25.1") == [], "a study that comes again was not asked for"
 
 
 def test_processes_that_share_a_ledger_count_a_film_once(request: pytest.FixtureRequest) -> None:

@@ -17,7 +17,7 @@ from node.domain import Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger
 from node.store.ledger_queries import finished_after
-from node.store.statistics import FilmRow, FindingRow, Rows, counts, fill_counts, write_counts
+from node.store.statistics import FilmRow, FindingCount, FindingRow, Rows, counts, fill_counts, write_counts
 from node.store.tables import DELIVERIES, PATIENTS, STUDIES
 from node.store.worklist import (
     CRITICAL,
@@ -30,6 +30,7 @@ from node.store.worklist import (
     patients_of,
     set_patients,
     studies_of_patient,
+    without_patients,
     worklist,
 )
 
@@ -116,11 +117,19 @@ def test_a_study_is_found_by_any_value_that_it_names(
 
 
 def test_every_patient_of_a_study_is_searched(ledger: Ledger, storage: StorageSettings) -> None:
-    set_patients(ledger.tables, FIRST, [row(FIRST, "Newer"), row(FIRST, "Older", number=1)])
+    set_patients(ledger.tables, FIRST, [row(FIRST, "Recent"), row(FIRST, "Older", number=1)])
+    record(ledger, row(SECOND, "Philips"))
 
     assert listed(storage, WorklistFilter(text="older")) == [FIRST]
-    assert listed(storage, WorklistFilter(text="newer older")) == [], "one patient is meant, not two"
-    assert [each.name for each in patients_of(storage, [FIRST, SECOND])[FIRST]] == ["Newer", "Older"]
+    assert listed(storage, WorklistFilter(text="recent older")) == [], "one patient is meant, not two"
+    assert [each.name for each in patients_of(storage, [FIRST, SECOND])[FIRST]] == ["Recent", "Older"]
+    assert listed(storage, WorklistFilter(order="patient")) == [SECOND, FIRST, THIRD], "by that of the newest film"
+    assert without_patients(ledger.tables) == [THIRD]
+
+
+def test_studies_come_newest_first_or_the_other_way_round(ledger: Ledger, storage: StorageSettings) -> None:
+    assert listed(storage, WorklistFilter()) == without_patients(ledger.tables) == [THIRD, SECOND, FIRST]
+    assert listed(storage, WorklistFilter(is_reversed=True)) == [FIRST, SECOND, THIRD]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +183,9 @@ def test_a_film_waits_from_its_arrival_to_the_first_result_after_it(ledger: Ledg
     film = film_row("1", received_at=100.0)
     later = replace(film, film="2", received_at=300.0, has_open=True)
     of_other_days = [replace(film, film=day, day=day) for day in ("2026-11-01", "2026-11-03")]
-    write_counts(ledger.tables, FIRST, Rows(films=(film, later, *of_other_days), findings=()))
+    edema = FindingRow(study_uid=FIRST, film="1", prompt="edema", state="present", reader="")
+    write_counts(ledger.tables, FIRST, Rows(films=(film, later, *of_other_days), findings=(edema,)))
+    write_counts(ledger.tables, SECOND, Rows(films=(), findings=(replace(edema, study_uid=SECOND),)))
     sql = connect(storage.database_url or storage.directory / "ledger.sqlite")
     for sent_at in (50.0, 160.0, 460.0, 470.0):
         sent = Delivery(destination="pacs", study_uid=FIRST, sop_instance_uid=f"{FIRST}.{sent_at}", kind="sr")
@@ -187,6 +198,7 @@ def test_a_film_waits_from_its_arrival_to_the_first_result_after_it(ledger: Ledg
 
     assert sorted(each.seconds for each in counted.turnarounds) == [60.0, 160.0]
     assert [(each.films, each.present, each.open) for each in counted.films] == [(2, 2, 1)]
+    assert counted.findings == (FindingCount(prompt="edema", state="present", reader="", films=1),)
 
 
 def test_studies_without_a_value_come_last_in_both_orders(ledger: Ledger, storage: StorageSettings) -> None:
@@ -244,6 +256,7 @@ def test_studies_of_one_time_come_in_one_order(
     assert listed(storage, wanted) == ["1.1", FIRST, SECOND, THIRD]
     assert finished_after(storage, (0.0, ""), before=2.0, limit=2) == [("1.1", 1.0), (FIRST, 1.0)]
     assert finished_after(storage, (1.0, FIRST), before=2.0, limit=1) == [(SECOND, 1.0)]
+    assert finished_after(storage, (0.0, ""), before=0.5, limit=1) == []
 
 
 def test_the_studies_of_a_patient_share_number_and_issuer(ledger: Ledger, storage: StorageSettings) -> None:

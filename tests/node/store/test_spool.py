@@ -29,9 +29,9 @@ from pydicom.uid import (
 
 from node.domain import OutputObject, is_uid
 from node.errors import Refused, SpoolFull
-from node.store.files import TEMPORARY, make_folder
+from node.store.files import TEMPORARY, make_folder, make_private
 from node.store.incoming import Incoming, has_other_pixels
-from node.store.received import Kept, with_hash
+from node.store.received import Kept, is_intact, with_hash
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from tests.support import films, peers
@@ -174,8 +174,12 @@ def test_a_damaged_output_is_replaced_by_its_own_bytes_only(spool: Spool, later:
 
 
 def test_nobody_else_may_look_inside(tmp_path: Path) -> None:
-    folder = keep(Spool(tmp_path / "node")).instance.path.parent
+    path = keep(Spool(tmp_path / "node")).instance.path
+    folder, others = path.parent, tmp_path / "made by another program"
+    others.touch(mode=0o644)
+    make_private(others)
 
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (path, others)} == {0o600}
     while folder != tmp_path:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         folder = folder.parent
@@ -262,6 +266,23 @@ def test_the_newest_version_is_the_last_received_at_any_clock(spool: Spool) -> N
     again = keep(spool, b"first")
     assert again.is_new
     assert spool.instances(STUDY) == (again.instance,)
+
+
+def test_objects_come_in_the_order_of_their_arrival(spool: Spool) -> None:
+    for film, arrived in (("1.2.4", 9), ("1.2.3", 8), ("1.2.5", 7)):
+        os.utime(keep(spool, film=film).instance.path, (arrived, arrived))
+
+    assert [instance.sop_instance_uid for instance in spool.instances(STUDY)] == ["1.2.5", "1.2.3", "1.2.4"]
+
+
+def test_a_film_is_not_damaged_because_its_disk_is_away(spool: Spool) -> None:
+    path = keep(spool).instance.path
+    path.unlink()
+
+    assert not is_intact(path)
+    path.parent.rename(path.parent.with_name("away"))
+    with pytest.raises(FileNotFoundError):
+        is_intact(path)
 
 
 def test_a_damaged_mark_counts_as_none(tmp_path: Path, spool: Spool) -> None:
@@ -548,13 +569,25 @@ def test_what_only_a_decoder_could_tell_is_no_conflict(tmp_path: Path, syntax: U
     assert not has_other(tmp_path, other, film)
 
 
-def test_another_size_is_another_picture_in_every_syntax(tmp_path: Path) -> None:
+@pytest.mark.parametrize("side", ["Rows", "Columns"])
+def test_another_size_is_another_picture_in_every_syntax(tmp_path: Path, side: str) -> None:
     film = films.thumbnail()
     cut = deepcopy(film)
-    cut.Rows -= 1
+    cut[side].value -= 1
     cut.PixelData = cut.PixelData[: cut.Rows * cut.Columns * 2]
 
     assert has_other(tmp_path, film, in_syntax(cut, JPEG2000Lossless))
+
+
+def test_pixels_are_compared_to_their_end_and_by_their_length(tmp_path: Path) -> None:
+    film = films.thumbnail()
+    film.Rows = film.Columns = 1024
+    film.PixelData = bytes(2 * 2**20)
+    longer = deepcopy(film)
+    longer.PixelData += bytes(2)
+
+    assert has_other(tmp_path, film, repainted(film))
+    assert has_other(tmp_path, film, longer)
 
 
 def test_objects_without_pixels_never_conflict_with_each_other(tmp_path: Path) -> None:
@@ -643,6 +676,16 @@ def test_a_conflict_with_the_newest_version_survives_a_crash(tmp_path: Path) -> 
 
         assert [kept.sha256 for kept in node.spool.conflicts(film.StudyInstanceUID)] == [conflict.sha256]
         assert len(node.spool.instances(film.StudyInstanceUID)) == 1
+
+
+def test_a_conflict_is_one_with_the_newest_version(spool: Spool) -> None:
+    film = films.thumbnail()
+    study, uid = str(film.StudyInstanceUID), str(film.SOPInstanceUID)
+    keep(spool, b"nothing that could be compared", study=study, film=uid)
+
+    kept = [films.keep(spool, version) for version in (film, repainted(film))]
+
+    assert [each.is_conflict for each in kept] == [False, True]
 
 
 def send(node: Node, film: Dataset) -> int | None:
