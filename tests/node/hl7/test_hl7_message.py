@@ -206,6 +206,9 @@ def test_each_observation_has_the_time_of_the_films_and_the_report_is_named() ->
 
     assert {segment.text(14) for segment in message().named("OBX")} == {"20240131101530+0100"}
     assert {segment.text(14) for segment in message(header=samples.bare()).named("OBX")} == {""}
+    hour = samples.cr()
+    hour.StudyTime = "10"
+    assert {segment.text(14) for segment in message(header=hour).named("OBX")} == {"20240131"}, "HL7 asks for minutes"
     device = ("", "", identity.device_uid(samples.MODEL), "ISO")
     assert {segment.components(18) for segment in message().named("OBX")} == {device}
     assert (reference.text(3, 2), reference.text(5)) == ("SR Instance UID", "2.25.77")
@@ -238,7 +241,8 @@ def test_a_patient_is_named_as_the_standard_has_it() -> None:
     scripts = only(message(header=samples.named("chrH31.dcm")), "PID").fields[5]
     titled = samples.cr()
     titled.PatientName, titled.PatientBirthDate = "Adams^John^Robert^Rev.^B.A.", "19500228"
-    unknown = only(message(header=samples.bare()), "PID")
+    unknown, other = only(message(header=samples.bare()), "PID"), samples.cr()
+    other.PatientSex = "X"
 
     assert scripts.split("~") == ["Yamada^Tarou^^^^^L^A", "山田^太郎^^^^^L^I", "やまだ^たろう^^^^^L^P"]
     known = only(message(header=titled), "PID")
@@ -254,6 +258,7 @@ def test_a_patient_is_named_as_the_standard_has_it() -> None:
         "A",
     )
     assert (unknown.text(7), unknown.text(8), unknown.components(5)[6]) == ("", "", "U")
+    assert only(message(header=other), "PID").text(8) == ""
 
 
 def test_a_film_without_a_patients_number_gets_one_of_its_study() -> None:

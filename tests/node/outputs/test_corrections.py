@@ -231,6 +231,22 @@ def test_a_region_with_an_added_finding_is_not_called_normal() -> None:
     assert "The right lung is clear." in [sentence.text for sentence in elsewhere.sentences]
     assert "The right lung is clear." not in [sentence.text for sentence in added.sentences]
     assert "The right lung is clear." in [withheld.text for withheld in added.withheld]
+    for left, stays in ((340, False), (385, True)):  # a fifth of the box, and a twentieth, lie in the region
+        partly = corrected(
+            made(CorrectionKind.ADD, prompt="edema", box=replace(RIGHT_BOX, left=left, right=left + 300))
+        )
+        assert ("The right lung is clear." in [sentence.text for sentence in partly.sentences]) is stays
+
+
+def test_a_box_that_a_reader_added_stays_so_when_it_is_moved() -> None:
+    added = made(CorrectionKind.ADD, prompt="pneumothorax", box=RIGHT_BOX)
+    (box,) = found("pneumothorax", corrected(added)).boxes
+
+    move = made(CorrectionKind.MOVE, 2, prompt="pneumothorax", tracking_uid=box.tracking_uid, box=LEFT_BOX)
+    (moved,) = found("pneumothorax", corrected(added, move)).boxes
+
+    assert moved.reader is not None
+    assert (moved.box, moved.reader.what) == (LEFT_BOX, Assessment.ADDED)
 
 
 def test_an_added_finding_is_present_in_its_box() -> None:

@@ -126,20 +126,22 @@ def test_a_doubt_about_the_film_hides_no_contradiction_of_a_finding(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("finding", "normal", "has_note"),
+    ("finding", "normal", "only", "has_note"),
     [
-        (FindingState.PRESENT, FindingState.PRESENT, True),
-        (FindingState.INDETERMINATE, FindingState.PRESENT, False),
-        (FindingState.PRESENT, FindingState.INDETERMINATE, False),
+        (FindingState.PRESENT, FindingState.PRESENT, None, True),
+        (FindingState.PRESENT, FindingState.PRESENT, "support_devices", False),
+        (FindingState.INDETERMINATE, FindingState.PRESENT, None, False),
+        (FindingState.PRESENT, FindingState.INDETERMINATE, None, False),
     ],
 )
 def test_a_film_called_normal_beside_a_finding_is_noted_once(
-    finding: FindingState, normal: FindingState, has_note: bool, tmp_path: Path
+    finding: FindingState, normal: FindingState, only: str | None, has_note: bool, tmp_path: Path
 ) -> None:
     class Ambiguous(SureReader):
         def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
             said = super().read(image, prompts)
-            found = tuple(replace(each, state=finding) for each in said.pathologies)
+            named = said.pathologies if only is None else (replace(said.pathologies[0], key=only),)
+            found = tuple(replace(each, state=finding) for each in named)
             whole = replace(found[0], key="no_finding", kind=PromptKind.NO_FINDING, state=normal, boxes=())
             return replace(said, prompts=(*found, whole))
 

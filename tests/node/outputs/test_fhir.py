@@ -200,10 +200,14 @@ def test_the_last_of_several_corrections_is_named(of_finding: int | None, of_box
     mark = None if of_finding is None else marks[of_finding]
     moved = replace(finding, reader=mark, boxes=(replace(box, reader=marks[of_box]),))
 
-    [provenance] = of(written(samples.film(findings=(moved,))), "Provenance")
+    content = written(samples.film(findings=(moved,)))
+    [provenance] = of(content, "Provenance")
 
     assert provenance["agent"][0]["who"]["display"] == f"Dr. {last}"
     assert provenance["recorded"] == f"2024-02-0{last}T00:00:00Z"
+    withdrawn = fhir.WRITER.withdrawn(content, "2.25.1", datetime.now(UTC), [])
+    assert withdrawn is not None
+    assert of(withdrawn, "Provenance") == of(withdrawn, "Device") == [], "neither was wrong"
 
 
 def bundles(node: Node) -> list[bytes]:
