@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import replace
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -301,3 +302,20 @@ def test_a_manifest_with_control_characters_is_refused(tmp_path: Path, key: str,
 
     with pytest.raises(ModelError, match=f"'{key}'.*control characters"):
         read_manifest(tmp_path)
+
+
+def test_a_patient_then_an_accession_number_then_more_attributes_describe_best() -> None:
+    told: dict[str, str] = {"PatientID": "1", "PatientName": "A", "StudyDate": "20240101", "StudyID": "7"}
+    best_first = [
+        {"PatientID": "1", "AccessionNumber": "A-17"},
+        {**told, "IssuerOfPatientID": "CLINIC"},
+        told,
+        {**told, "PatientID": "", "AccessionNumber": "A-17"},
+    ]
+    headers = [Dataset() for _ in best_first]
+    for header, values in zip(headers, best_first, strict=True):
+        for keyword, value in values.items():
+            setattr(header, keyword, value)
+
+    for better, worse in pairwise(headers):
+        assert patient.best_described([worse, better]) is better
