@@ -525,6 +525,7 @@ def test_differences_of_unchanged_pairs_are_the_error_of_change() -> None:
         return samples.film(findings=(finding(EFFUSION, boxes=(box,), probability=probability, state=state),))
 
     pairs = [(film(0.5), film(0.5 + 0.01 * number)) for number in range(20)]
+    pairs[1::2] = [(later, earlier) for earlier, later in pairs[1::2]]
     pairs.append((film(0.5), film(0.7, FindingState.ABSENT)))
 
     with pytest.raises(ModelError, match="add pairs that show findings"):

@@ -139,6 +139,24 @@ def test_a_film_counts_once_whatever_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--reader", "other"], "--reader is for --against"),
+        (["--against-reader", "other"], "--against-reader is for --against"),
+        (["--against-prompts", "other"], "--against-prompts is for --against"),
+        (["--against", "old"], f"a node looks for --out new/{COMPARISON}"),
+        (["--analysis", "figure.toml", "--task", "report"], "leave out --task"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str], said: str
+) -> None:
+    assert main(["--model", "new", "--data", "films.csv", *options]) == 2
+
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         (["--data", "phantoms:1:50"], "phantoms do not count"),
         (["--data", "phantoms.csv"], "phantoms do not count"),
         (["--data", "boxes:films.jsonl"], "needs films of your site"),

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.assembly import INITIAL, UNTRAINED
-from models.checkpoint.files import REQUIRED, file_sha256, verify
+from models.checkpoint.files import REQUIRED, file_sha256, verify, write_stream
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
 from models.contract import FilmReading, FindingState, PromptKind
@@ -125,6 +126,12 @@ def test_an_absent_file_is_named(directory: Path) -> None:
 
     with pytest.raises(ModelError, match=r"onnx/find\.onnx cannot be read"):
         verify(directory, claims)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_weights_that_are_not_as_many_as_their_shapes_are_not_written(tmp_path: Path, count: int) -> None:
+    with pytest.raises(ValueError, match=f"{4 * count} bytes of weights for shapes of 8"):
+        write_stream(tmp_path / WEIGHTS, {"weight": (2,)}, [np.ones(count, np.float32)])
 
 
 @pytest.mark.parametrize("name", REQUIRED)

@@ -195,6 +195,19 @@ def test_a_small_network_takes_one_thread_unless_told_otherwise(phantom_model: P
         assert computing.submit(torch.get_num_threads).result() == used
 
 
+@pytest.mark.parametrize(
+    ("engine", "threads", "said"),
+    [
+        ("torch-cuda", 0, "precision int8 is for a CPU; choose engine torch or onnx"),
+        ("onnx", -1, "threads is -1; give 0 to let the program choose"),
+        ("cuda", 0, 'there is no engine "cuda"; choose one of torch, onnx, tensorrt'),
+    ],
+)
+def test_what_no_engine_can_be_is_refused(phantom_model: Path, engine: str, threads: int, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        open_engine(phantom_model, engine=engine, threads=threads, precision="int8")
+
+
 def test_int8_is_refused_where_this_machine_cannot_compute_it(
     phantom_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

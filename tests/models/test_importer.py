@@ -23,7 +23,7 @@ from torch import Tensor
 
 from models.checkpoint import published
 from models.checkpoint.__main__ import main
-from models.checkpoint.assembly import assemble, shapes_of
+from models.checkpoint.assembly import assemble, check_behavior, shapes_of
 from models.checkpoint.files import verify
 from models.checkpoint.importer import bring
 from models.checkpoint.source import Contents, find
@@ -643,6 +643,31 @@ def test_another_architecture_is_refused_with_its_key(
     refused: Refused, key: str, value: object, complaint: str
 ) -> None:
     assert complaint in refused(changed(key, value))
+
+
+def test_whatever_computes_otherwise_than_published_is_refused() -> None:
+    """By the settings of which a published configuration may have another value (spec 2 to 7)."""
+    keys = [
+        *("model_class", "layer_scale", "post_decoder_patches", "post_decoder_cls", "post_decoder_gate"),
+        *(f"{part}_encoder.{key}" for part in ("img", "txt") for key in ("projection_bn", "normalize_projected")),
+        *(
+            "img_encoder.add_cls_features",
+            "img_encoder.additional_projection_layers",
+            "txt_encoder.n_projection_layers",
+        ),
+        *(f"detector.{key}" for key in ("multiregion_sa", "decoder_sa", "decoder_ff", "use_pos_embeddings")),
+        *(f"detector.{key}" for key in ("shortcut_tokens", "shortcut_pos_embeddings", "skip_con_roi_pool")),
+        *(f"detector.{part}_layers" for part in ("predictor_hidden", "patch_project", "out_project")),
+        *("txt_decoder.model_class", "txt_decoder.position_offset"),
+        *(f"txt_decoder.generation_kwargs.{key}" for key in ("do_sample", "repetition_penalty", "min_length")),
+    ]
+    for key in keys:
+        *path, last = key.split(".")
+        config: dict[str, object] = {last: "other"}
+        for part in reversed(path):
+            config = {part: config}
+        with pytest.raises(ModelError, match=f"{key} is 'other', expected "):
+            check_behavior(Contents(kind="ChEX", state={}, config=config))
 
 
 @RUNTIMES

@@ -32,6 +32,7 @@ from models.manifest import (
     InputRule,
     Manifest,
     ReportRule,
+    ViewSizes,
     read_manifest,
     write_manifest,
 )
@@ -284,6 +285,8 @@ ERROR = RatioError(measured_on="phantoms", films=9, mean_absolute_error=0.02, bi
 PLACE = PlaceRule(measured_on="hospital", least=0.5, told=2, right=1)
 DRAWN = PhantomThreshold(threshold=0.4, positives=3, negatives=7)
 CHANGE = ThresholdChange(finding="edema", before=0.5, after=0.6, reason="why", by="anna", at="2026-01-01T00:00:00Z")
+IMAGES, PROMPTS, WORDS = PUBLISHED_SIZES.image_encoder, PUBLISHED_SIZES.prompt_encoder, PUBLISHED_SIZES.generator
+UNSORTED = (1, 1), (2, 1), (-1, 0), (0, 50257)
 UNCHANGED = ChangeError(measured_on="hospital", films=30, extent=0.1, probability=0.1)
 
 
@@ -325,6 +328,27 @@ UNCHANGED = ChangeError(measured_on="hospital", films=30, extent=0.1, probabilit
         (DetectionRule(), {"temperature": 0.0}, "temperature"),
         (ReportRule(), {"max_sentences": 0}, "max_sentences"),
         (InputRule(size=224, mean=0.5, std=0.2, resize="direct"), {"std": 0.0}, "std"),
+        (InputRule(size=224, mean=0.5, std=0.2, resize="direct"), {"mean": float("inf")}, "mean"),
+        (ReportRule(), {"remove_above": 1.1}, "remove_above"),
+        (ReportRule(), {"soft_remove_above": -0.1}, "soft_remove_above"),
+        (DetectionRule(), {"overlap": 1.1}, "overlap"),
+        (DetectionRule(), {"scales": {"edema": float("inf")}}, "scales.edema"),
+        (BAND, {"normal": 1.2}, "normal"),
+        (IMAGES, {"image_size": 225}, "image_size (225) must be a multiple of patch_size (32)"),
+        (IMAGES, {"stem": "conv", "width": 780}, "width (780) must be a multiple of patch_size / 2 (16)"),
+        (IMAGES, {"layers": 257}, "layers (257) must be at most 256"),
+        (IMAGES, {"output": 1 << 21}, "output (2097152) must be at most"),
+        (PROMPTS, {"heads": 7}, "width (512) must be a multiple of heads (7)"),
+        *((part, {"own_tokens": tokens}, "own_tokens must rise") for part in (PROMPTS, WORDS) for tokens in UNSORTED),
+        (PUBLISHED_SIZES.detector, {"heads": 7}, "dim (512) must be a multiple of heads (7)"),
+        (PUBLISHED_SIZES.post_decoder, {"layers": -1}, "layers (-1)"),
+        (WORDS, {"heads": 15}, "width (1024) must be a multiple of heads (15)"),
+        (PUBLISHED_SIZES, {"views": ViewSizes(cells=2, width=8)}, "grid (7) must be a multiple of views.cells (2)"),
+        (DECISIONS, {"readout": {"fracture": Readout(slope=1.0, offset=0.0)}}, "readout.fracture needs measurements."),
+        *(
+            (DECISIONS, {key: 1.1}, key)
+            for key in ("default_threshold", "box_threshold", "region_threshold", "merge_overlap")
+        ),
         (DECISIONS, {"most_boxes": 0}, "most_boxes"),
         (DECISIONS, {"thresholds": {"fracture": 0.7}}, "measurements.edema belongs to no threshold"),
         (DECISIONS, {"measurements": {"edema": replace(HOSPITAL, band=HIGH)}}, "edema.band.lower (0.75) must not be"),
@@ -343,3 +367,10 @@ UNCHANGED = ChangeError(measured_on="hospital", films=30, extent=0.1, probabilit
 def test_numbers_that_make_no_sense_are_refused(sound: object, wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         replace(sound, **wrong)  # type: ignore[type-var] # any of these dataclasses
+
+
+def test_a_bound_itself_is_allowed() -> None:
+    assert replace(WORDS, max_length=WORDS.positions, own_tokens=(0, WORDS.vocabulary - 1)).positions == 1024
+    assert replace(IMAGES, layers=256).layers == 256
+    assert replace(BAND, missed=40, shown=9).missed == 40
+    assert [age for age in (17, 18, 65, 66) if age in Ages(least=18, most=65)] == [18, 65]

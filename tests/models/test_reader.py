@@ -294,6 +294,9 @@ def test_the_embedding_of_a_prompt_is_the_mean_of_its_synonyms() -> None:
         (None, (0.5, 0.4, 0.5, 0.6)),
         (None, (0.4, float("nan"), 0.5, 0.6)),
         ("Edema", (1.0, 0.4, 1.2, 0.6)),
+        ("Edema", (-0.2, 0.4, 0.0, 0.6)),
+        ("Edema", (0.4, 1.0, 0.6, 1.2)),
+        ("Edema", (0.4, -0.2, 0.6, 0.0)),
     ],
 )
 def test_a_question_that_has_no_answer_is_refused(

@@ -199,6 +199,17 @@ def test_what_is_no_threshold_or_no_reason_is_refused_before_the_model_is_opened
     assert ended.value.code == 2
 
 
+def test_what_is_still_a_threshold_or_a_reason_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert thresholds.main(["nowhere", "--set", "edema=1", "--reason", "x" * 200]) == 2
+    assert "name a model directory" in capsys.readouterr().err
+
+
+def test_no_review_begins_below_0() -> None:
+    changed = replace(read_manifest(VOCABULARIES.parent), decisions=DECISIONS.set_by_hand("atelectasis", 0.05))
+
+    assert [row.review_from for row in thresholds.rows_of(changed) if row.finding == "atelectasis"] == [0.0]
+
+
 def test_a_changed_file_is_not_given_a_new_hash(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (model / "vocab" / VOCABULARIES.joinpath("gpt2_vocab.bpe").name).write_text("other", encoding="utf-8")
 
@@ -215,6 +226,7 @@ def test_after_an_interruption_the_command_is_run_again(model: Path) -> None:
     assert thresholds.main([str(model), "--set", "edema=0.6", "--reason", "why"]) == 0
 
     verify(model, read_manifest(model))
+    assert read_manifest(model).history[-1].by == thresholds.user()
     assert "half of it" not in (model / CARD).read_text(encoding="utf-8")
 
 
