@@ -80,11 +80,11 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
 def boxes_follow(page: Page, film: Dataset) -> None:
     """Turn and mirror the film: boxes and sides go with it, and a box is drawn in pixels of the stored film."""
     first = "rect[data-number]"
-    boxes_and_sides_follow(page, "rm", first, stored_place(page, first, film))
+    boxes_and_sides_follow(page, "mr", first, stored_place(page, first, film))
     page.locator('.tools [data-tool="box"]').click()
     drag(page, (0.4, 0.3), (0.55, 0.6))
     drawn = stored_place(page, "#drawn", film)
-    for key in "rm":
+    for key in "mr":
         drawn = CHANGES[key](drawn)
     assert place_of(page, "#drawn") == pytest.approx(drawn, abs=0.02)
     assert place_of(page, "#drawn", within="#frame") == pytest.approx((0.4, 0.3, 0.15, 0.3), abs=0.01)
