@@ -37,7 +37,7 @@ from models.site_films import LEAST_PAIRS, error_of, read_list
 from models.thresholds import rows_of
 from node.domain import Film
 from tests.paths import REPOSITORY
-from tests.support import films, samples
+from tests.support import films, recorded, samples
 from tests.support.samples import EFFUSION, finding
 
 SHIPPED = VOCABULARIES.parent
@@ -354,6 +354,9 @@ def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
     made, after = json.loads(capsys.readouterr().out), read_manifest(hospital)
     verify(hospital, after)
     chosen = sum(CHOSEN)
+    findings = {key: own | {"off": bool(own["off"])} for key, own in made["findings"].items()}
+    figures = {name: made[name] for name in ("chosen_on", "reported_on", "share", "temperature", "false_findings")}
+    recorded.check("calibrated", figures | {"findings": findings, "decisions": after.decisions})
     assert made["measured_on"] == "hospital"
     assert made["chosen_on"] == {"films": chosen, "patients": chosen // 2}
     assert made["reported_on"] == {"films": PICTURES - chosen, "patients": (PICTURES - chosen) // 2}

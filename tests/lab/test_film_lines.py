@@ -26,6 +26,7 @@ from models.lab.training.runfile import FilmSource, read_run
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
 from models.reading.tokenizers import VOCABULARIES
+from tests.support import recorded
 from tests.support.training import write_run
 
 MANIFEST = read_manifest(VOCABULARIES.parent)
@@ -49,6 +50,66 @@ def evaluated(path: Path) -> tuple[FileFilms, Truth]:
 def trained(path: Path) -> Line:
     (film,) = read_for_training(path, find_films(FilmSource(file=str(path))), side=50)
     return film.line
+
+
+LEFT_LUNG = {"label": "left lung", "xyxy": [100, 30, 180, 150]}
+SIDED = [
+    {"label": "Effusion", "side": "right", "xyxy": [30, 100, 80, 150]},
+    {"label": "Effusion", "side": "left", "xyxy": [120, 90, 170, 150]},
+    {"label": "Effusion", "side": "left", "xyxy": [110, 20, 130, 60]},
+    {"label": "Mass", "xyxy": [195, 10, 260, 60]},
+    {"label": "Nodule", "xyxy": [230, 10, 260, 60]},
+]
+VARIED: tuple[dict[str, object], ...] = (
+    {"nih_labels": ["Effusion", "Pneumonia"], "rsna": "Lung Opacity", "boxes": SIDED, "sex": "M", "age": "39"},
+    {"nih_labels": ["No Finding"], "rsna": "Normal", "view": "PA", "age": "40"},
+    {"nih_labels": ["No Finding"], "view": "AP", "sex": "F", "age": "59"},
+    {"nih_labels": ["No Finding"], "rsna": "Lung Opacity", "view": "LATERAL", "age": "60"},
+    {"nih_labels": ["Infiltration"], "rsna": "No Lung Opacity / Not Normal", "age": "unknown"},
+    {
+        "labels": {"edema": True, "no_finding": False, "fracture": False, "vindrcxr/COPD": True},
+        "mined": ["edema", "no_finding"],
+        "probabilities": {"edema": 0.5, "fracture": 0.9},
+        "located": ["edema", "vindrcxr/ILD"],
+        "report": "Edema.",
+    },
+    {"labels": {"edema": True, "no_finding": True}, "mined": ["no_finding"], "truth": {"present": {"edema": False}}},
+    {
+        "boxes": [LUNG, LEFT_LUNG, *SIDED],
+        "region_findings": {"right lung": ["pleural_effusion"], "left lung": [], "spine": ["fracture"]},
+        "cardiothoracic_ratio": 0.52,
+        "sentences": [{"text": "Effusion.", "positive": True, "findings": ["pleural_effusion"]}, {"text": "Else."}],
+        "hints": [
+            {"text": "Effusion on the right?", "finding": "pleural_effusion", "side": "right"},
+            {"text": "Effusion on the left?", "finding": "pleural_effusion", "side": "left"},
+        ],
+    },
+    {
+        "boxes": [LUNG, SIDED[0]],
+        "region_findings": {"right lung": [EFFUSION, HERNIA], "left lung": [EFFUSION]},
+        "region_known": [EFFUSION, HERNIA],
+        "sentences": [{"text": "Effusion.", "regions": ["right lung"], "boxes": [LUNG["xyxy"], [230, 1, 240, 9]]}],
+        "phrases": [{"text": "Small effusion.", "boxes": [[30, 100, 80, 150]]}],
+    },
+)
+"""Films of 240 x 200 pixels."""
+
+
+def test_what_lines_say_is_as_recorded(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "1_2.png"), np.full((200, 240), 90, dtype=np.uint8))
+    path = tmp_path / "films.jsonl"
+    path.write_text("".join(json.dumps({"file": "1_2.png"} | known) + "\n" for known in VARIED))
+    films = read_films(path, MANIFEST)
+
+    recorded.check(
+        "film_lines",
+        {
+            "tasks": films.tasks,
+            "unmeasured": films.unmeasured(),
+            "evaluated": [films.load(number).truth for number in range(len(films))],
+            "trained": [film.line for film in read_for_training(path, find_films(FilmSource(file=str(path))), side=50)],
+        },
+    )
 
 
 @pytest.mark.parametrize(

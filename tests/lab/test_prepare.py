@@ -53,6 +53,7 @@ from tests.lab.datasets import (
     write_table,
 )
 from tests.paths import REPOSITORY
+from tests.support import recorded
 
 MODEL = VOCABULARIES.parent
 EFFUSION = "cig/af/pleural effusion"
@@ -101,6 +102,22 @@ def counts_of(out: Path) -> dict[str, int]:
 
 def sizes_of(out: Path) -> dict[str, int]:
     return {path.stem: len(lines(path)) for path in out.glob("*.jsonl")}
+
+
+@pytest.mark.parametrize("data_set", ["nih", "vindr", "mimic", "mscxr", "imagenome"])
+def test_prepared_files_are_as_recorded(request: pytest.FixtureRequest, data_set: str) -> None:
+    is_mimic = data_set not in ("nih", "vindr")
+    made: Path = request.getfixturevalue("mimic" if is_mimic else data_set)
+    out = made / f"{data_set}-out" if is_mimic else made
+
+    files = {
+        path.name: [
+            line | ({"region_known": len(line["region_known"])} if "region_known" in line else {})
+            for line in lines(path)
+        ]
+        for path in sorted(out.glob("*.jsonl"))
+    }
+    recorded.check(f"prepared_{data_set}", {"counts": counts_of(out), **files})
 
 
 # ---- the command
