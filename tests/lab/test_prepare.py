@@ -340,37 +340,6 @@ def test_a_data_set_is_prepared_by_one_process_at_least(tmp_path: Path) -> None:
 # ---- ChestX-ray14, and what radiologists read of its films
 
 
-def test_each_film_of_chestxray14_is_in_the_file_of_its_part(nih: Path) -> None:
-    files = {path.stem: {str(line["file"])[-16:] for line in lines(path)} for path in nih.glob("*.jsonl")}
-
-    assert sizes_of(nih) == {"train": 12, "validate": 3, "test": 3, "official_test": 12}
-    assert files["validate"] | files["test"] < files["official_test"]
-    assert not files["validate"] & files["test"] and not files["train"] & files["official_test"]
-
-
-def test_a_line_of_chestxray14_has_what_the_tables_say(nih: Path) -> None:
-    boxed = {str(line["file"])[-16:]: line for line in lines(nih / "validate.jsonl") + lines(nih / "test.jsonl")}
-
-    line = boxed["00000002_001.png"]
-    assert line | {"file": ""} == {
-        "file": "",
-        "size": [64, 64],
-        "patient": "00000002",
-        "gray": "as stored",
-        "view": "AP",
-        "sex": "F",
-        "nih_labels": ["Effusion", "Infiltration"],
-        "age": "23",
-        "boxes": [
-            {"label": "Effusion", "xyxy": [13.5, 12.25, 34.0, 28.25]},
-            {"label": "Infiltration", "xyxy": [13.5, 12.25, 34.0, 28.25]},
-        ],
-    }
-    [old] = [line for line in lines(nih / "train.jsonl") if str(line["file"]).endswith("00000003_001.png")]
-    assert old["file"] == "../source/images_003/images/00000003_001.png"
-    assert "age" not in old, "nobody is 414 years old"
-
-
 @pytest.mark.parametrize(
     ("others", "complaint"),
     [
@@ -509,15 +478,6 @@ def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
     assert counts["boxes without edges, left out"] == counts["labels without a vote, left out"] == 1
 
 
-def test_the_test_set_is_halved_as_published(vindr: Path) -> None:
-    validate, test = ([line["patient"] for line in lines(vindr / f"{name}.jsonl")] for name in ("validate", "test"))
-
-    # pandas' sample(frac=1, random_state=12345) of five rows, cut in the middle.
-    assert (validate, test) == (["test00", "test04"], ["test03", "test01", "test02"])
-    boxed = [box["label"] for line in lines(vindr / "test.jsonl") for box in line["boxes"]]
-    assert boxed == ["vindrcxr/Cardiomegaly", "vindrcxr/Nodule/Mass"]
-
-
 @pytest.mark.parametrize("name", ["train00", "train01", "train02", "train03"])
 def test_gray_values_are_those_of_the_published_training(vindr: Path, name: str) -> None:
     film = dcmread(vindr.parent / "source" / "train" / f"{name}.dicom")
@@ -551,17 +511,6 @@ def test_boxes_of_one_class_never_fuse_with_those_of_another() -> None:
 # ---- MIMIC-CXR, MS-CXR and Chest ImaGenome
 
 
-def test_frontal_films_are_split_as_published(mimic: Path) -> None:
-    out = mimic / "mimic-out"
-
-    assert sizes_of(out) == {"train": 8, "validate": 2, "test": 2}
-    assert {line["view"] for line in lines(out / "train.jsonl")} == {"AP", "PA"}
-    counts = counts_of(out)
-    assert (counts["films of all views"], counts["films that are not frontal, left out"]) == (16, 4)
-    assert counts["films without findings and impression"] == counts["films without labels of CheXpert"] == 1
-    assert counts["films of the split without metadata, left out"] == 1
-
-
 def test_a_line_of_mimic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
     found = []
     for view in ("AP", "PA"):
@@ -581,21 +530,6 @@ def test_an_uncertain_label_of_mimic_counts_as_present(tmp_path: Path) -> None:
     assert line is not None
     assert line["labels"] == {"cardiomegaly": True, "pleural_effusion": True, "pneumothorax": False}
     assert counts["uncertain labels, taken as present"] == 1
-
-
-def test_a_line_of_mimic_has_labels_report_and_metadata(mimic: Path) -> None:
-    first, silent, unlabeled = lines(mimic / "mimic-out" / "train.jsonl")[:3]
-
-    assert first["file"] == f"../mimic/files/p10/p10000000/s50000000/{dicom_id(0)}.jpg"
-    assert (first["patient"], first["study"], first["size"]) == ("10000000", "50000000", [64, 80])
-    assert first["gray"] == "as stored"
-    assert first["labels"] == {"cardiomegaly": True, "pleural_effusion": True, "pneumothorax": False}
-    assert sorted(first["mined"]) == sorted(first["labels"])
-    said = ("The heart is mildly enlarged.", "There is a small left pleural effusion.", "No pneumothorax.")
-    assert [sentence["text"] for sentence in first["sentences"]] == [*said, "Small left pleural effusion."]
-    assert first["sentences"][1] == {"text": said[1], "positive": True, "findings": ["pleural_effusion"]}
-    assert first["report"].startswith("The heart is mildly enlarged. There is")
-    assert "report" not in silent and "labels" not in unlabeled
 
 
 @pytest.mark.parametrize(
@@ -637,34 +571,6 @@ def test_a_report_of_other_sections_has_no_sentences() -> None:
     assert sentences_of(twice) == ["The lungs are clear."]
 
 
-def test_phrases_of_ms_cxr_are_tested_on_two_splits_of_mimic(mimic: Path) -> None:
-    out = mimic / "mscxr-out"
-
-    assert sizes_of(out) == {"validate": 8, "test": 4}
-    line = lines(out / "test.jsonl")[0]
-    assert line["file"].startswith("../mimic/files/p10/p10000008/")
-    assert "labels" not in line and "report" not in line
-    assert line["phrases"] == [
-        {
-            "text": "small left effusion",
-            "positive": True,
-            "findings": ["mscxr/Pleural Effusion"],
-            "regions": [],
-            "boxes": [[40.0, 50.0, 56.0, 70.0], [4.0, 50.0, 20.0, 70.0]],
-        },
-        {
-            "text": "the heart is enlarged",
-            "positive": True,
-            "findings": ["mscxr/Cardiomegaly"],
-            "regions": [],
-            "boxes": [[20.0, 40.0, 50.0, 64.0]],
-        },
-    ]
-    counts = counts_of(out)
-    assert counts["films that are no frontal film of MIMIC-CXR, left out"] == 1
-    assert (counts["boxes"], counts["phrases of films"]) == (36, 24)
-
-
 def test_films_of_ms_cxr_keep_their_regions(mimic: Path, tmp_path: Path) -> None:
     """What Figures 4 to 8 are measured on: MS-CXR added to the lines of Chest ImaGenome, and not of MIMIC-CXR."""
     assert prepare("mscxr", mimic / "mscxr", tmp_path, "--mimic", str(mimic / "imagenome-out")) == 0
@@ -673,49 +579,6 @@ def test_films_of_ms_cxr_keep_their_regions(mimic: Path, tmp_path: Path) -> None
     assert [box["label"] for box in both["boxes"][:3]] == ["mscxr/Pleural Effusion"] * 2 + ["mscxr/Cardiomegaly"]
     assert both["boxes"][3:] == regions["boxes"] and both["region_findings"] == regions["region_findings"]
     assert "labels" not in both and "report" not in both
-
-
-def test_regions_of_chest_imagenome_and_their_findings_are_read(mimic: Path) -> None:
-    line = lines(mimic / "imagenome-out" / "validate.jsonl")[0]
-
-    assert {box["label"]: box["xyxy"] for box in line["boxes"]}["left lung"] == [12.0, 8.0, 28.0, 80.0], "clipped"
-    assert len(line["boxes"]) == 5 and len(line["region_known"]) == 53
-    regions = ("right lung", "left lung", "cardiac silhouette", "trachea", "spine")
-    assert line["region_findings"] == {name: [EFFUSION] * (name == "left lung") for name in regions}
-    sentences = {sentence["text"]: sentence for sentence in line["sentences"]}
-    assert sentences["There is a small left pleural effusion."] == {
-        "text": "There is a small left pleural effusion.",
-        "positive": True,
-        "findings": [EFFUSION],
-        "regions": ["left lung"],
-        "boxes": [[12.0, 8.0, 28.0, 80.0]],
-    }
-    assert sentences["No pneumothorax."]["regions"] == ["left lung", "right lung"]
-    assert sentences["No pneumothorax."]["boxes"] == [[4.0, 8.0, 28.0, 80.0]], "boxes that touch are joined"
-    by_rule = sentences["Small left pleural effusion."]
-    assert by_rule["findings"] == ["pleural_effusion"], "no scene graph has it"
-    assert list(sentences)[-2:] == ["The right lung is well aerated.", "Elsewhere pneumonia."]
-
-
-def test_films_of_chest_imagenome_are_left_out_as_published(mimic: Path) -> None:
-    counts = counts_of(mimic / "imagenome-out")
-
-    # Of twelve films the last has no scene graph; of the others one has three boxes, one a box twice, one no report.
-    assert sizes_of(mimic / "imagenome-out") == {"train": 5, "validate": 2, "test": 1}
-    left_out = {
-        "films without a scene graph": 1,
-        "films with fewer than 5 boxes": 1,
-        "films with a box twice": 1,
-        "films to train on without a report": 1,
-        "boxes without area": 11,
-        "boxes of objects that are no region of the paper": 8,
-        "findings that are no class of the paper": 8,
-        "findings of regions without a box": 8,
-        "scene graphs of no frontal film of MIMIC-CXR": 1,
-        "phrases of fewer than 2 words": 11,
-        "attributes of the category tubesandlines": 11,
-    }
-    assert {what: counts[f"{what}, left out"] for what in left_out} == left_out
 
 
 @LABORATORY
