@@ -20,6 +20,7 @@ from models.contract import (
     Question,
     ReaderPrompt,
     ScoredBox,
+    SentenceRule,
     Side,
 )
 from models.decisions import Decisions, Measurement, PlaceRule
@@ -184,6 +185,16 @@ def test_only_what_is_present_is_contradicted_by_its_sentence(probability: float
     (edema,) = look(reader_of(ScriptedEngine([probability], ["No edema."])), EDEMA)
 
     assert (edema.state is FindingState.INDETERMINATE, edema.contradiction) == (probability > 0.5, None)
+
+
+@pytest.mark.parametrize(("rule", "leaves"), [("checked", []), ("marked", ["Not seen by the network: No edema."])])
+def test_a_denial_leaves_by_the_rule_for_it_alone(rule: SentenceRule, leaves: list[str]) -> None:
+    own = {"edema": Measurement(measured_on="hospital", positives=9, negatives=9)}
+    reader = reader_with(ScriptedEngine([0.2], ["No edema."]), thresholds={"edema": 0.6}, measurements=own)
+    reader.rule = rule
+
+    assert [sentence.text for sentence in reader.report(LOOK, [EDEMA]).sentences] == leaves
+    assert reader.ask(LOOK, [Question(prompt="Edema")], reference=[EDEMA])[0].sentence == "", "no answer denies"
 
 
 def test_the_region_of_a_film_is_its_best_box() -> None:
