@@ -18,23 +18,32 @@ import pytest
 from models import site_films
 from models.calibrate import main
 from models.checkpoint.files import CARD, verify
-from models.contract import Box, ChangeError, FindingState
+from models.contract import Box, ChangeError, FindingState, Side
 from models.decisions import LEFT_OUT, Measurement, RatioError
 from models.errors import ModelError
 from models.evaluate import main as evaluate
 from models.lab.evaluation import calibrating
 from models.lab.evaluation.boxes_file import read_films
-from models.lab.evaluation.calibrating import LEAST_MEASURED, is_chosen, with_ages, with_ratio
+from models.lab.evaluation.calibrating import (
+    LEAST_MEASURED,
+    Calibrated,
+    Request,
+    calibrate,
+    is_chosen,
+    with_ages,
+    with_ratio,
+)
 from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth
 from models.lab.evaluation.evaluated_model import Weighed, open_model, read_questions
 from models.lab.evaluation.request import DEFAULT
 from models.lab.evaluation.tuning import digest
 from models.lab.phantoms import phantom
 from models.manifest import MANIFEST, Ages, Manifest, read_manifest, write_manifest
+from models.progress import ProgressReport, quiet
 from models.reading.cardiothoracic import ChestWidths, Extent
 from models.reading.tokenizers import VOCABULARIES
-from models.site_films import LEAST_PAIRS, error_of, read_list
-from models.thresholds import rows_of
+from models.site_films import LEAST_PAIRS, differences, error_of, read_list
+from models.thresholds import rows_of, user
 from node.domain import Film
 from tests.paths import REPOSITORY
 from tests.support import films, recorded, samples
@@ -175,18 +184,6 @@ def test_films_that_chose_are_not_reported_on(
 
 
 @pytest.mark.drill(part="laboratory")
-def test_too_few_labels_are_told_and_change_nothing(
-    model: Path, site: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    films = listed(site / "few.csv", [1] * 3 + [0] * (FILMS - 3), **{"No Finding": ""})
-
-    said = refused(model, [str(films), "--share", "1"], capsys)
-
-    assert "no finding is on 15 films and missing on 15" in said
-    assert f"edema 3 and {FILMS - 3}" in said and "no_finding" not in said
-
-
-@pytest.mark.drill(part="laboratory")
 def test_what_is_told_by_chance_stays_uncalibrated(
     model: Path, site: Path, edema: list[int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,58 +202,6 @@ def test_what_is_told_by_chance_stays_uncalibrated(
     assert "- fracture: AUROC 0." in capsys.readouterr().out
 
 
-@pytest.mark.drill(part="laboratory")
-def test_thresholds_that_call_normal_films_are_refused(
-    model: Path, site: Path, scores: list[float], edema: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The least likely film shows an edema, so a sensitivity of 1 calls all films."""
-    films = listed(
-        site / "noisy.csv", [int(there or score == min(scores)) for there, score in zip(edema, scores, strict=True)]
-    )
-    command = ["--share", "1"]
-
-    said = refused(model, [*command, str(films), "--sensitivity", "1"], capsys)
-    assert "1.00 findings would be called present on the average film without a finding, more than 0.5" in said
-    few = listed(site / "few_normal.csv", edema, **{"No Finding": lambda number: int(not edema[number] and number < 9)})
-    assert "15 are needed to know what is called on normal films" in refused(model, [*command, str(few)], capsys)
-
-    assert (
-        main([*QUICK, "--model", str(model), *command, str(films), "--sensitivity", "1", "--false-findings", "2"]) == 0
-    )
-
-
-@pytest.mark.drill(part="laboratory")
-@pytest.mark.parametrize(
-    ("is_normal", "reason"),
-    [
-        (
-            lambda number: is_chosen(f"{number}.png", share=0.8),
-            "1.00 findings would be called present on the average film",
-        ),
-        (lambda _number: False, "no film is labelled no_finding by somebody who saw it"),
-    ],
-    ids=["only among the films to choose on", "nowhere"],
-)
-def test_what_is_called_on_normal_films_is_asked_wherever_they_are(
-    model: Path,
-    site: Path,
-    scores: list[float],
-    edema: list[int],
-    capsys: pytest.CaptureFixture[str],
-    is_normal: Callable[[int], bool],
-    reason: str,
-) -> None:
-    """A limit that no film of the others could be asked for was no limit."""
-    least = min((number for number in range(FILMS) if is_chosen(f"{number}.png", share=0.8)), key=scores.__getitem__)
-    there = [int(shows or number == least) for number, shows in enumerate(edema)]
-    column = {"No Finding": lambda number: int(not there[number]) if is_normal(number) else ""}
-    command = ["--share", "0.8", str(listed(site / "normal.csv", there, **column))]
-
-    assert reason in refused(model, [*command, "--sensitivity", "1"], capsys)
-
-    assert main([*QUICK, "--model", str(model), *command, "--sensitivity", "1", "--false-findings", "2"]) == 0
-
-
 @dataclass(frozen=True, slots=True)
 class Scripted:
     """A model that says of each film, by its name, what a test wants."""
@@ -272,6 +217,19 @@ OWN = [f"{number}.png" for number in range(PICTURES)]
 PATIENT = [f"p{number // 2}" for number in range(PICTURES)]
 CHOSEN = [is_chosen(patient, share=0.6) for patient in PATIENT]
 SICK = [number // 2 % 2 == 0 for number in range(PICTURES)]
+RNG = np.random.default_rng(3)
+SAID = {
+    name: {
+        "edema": float(RNG.normal()) + 3 * sick,
+        "pneumonia": float(RNG.normal()) + 3 * (sick if is_own else not sick),
+        "fracture": float(RNG.normal()),
+        "support_devices": 9.0,
+        "no_finding": -3.0 * sick,
+    }
+    for name, sick, is_own in zip(OWN, SICK, CHOSEN, strict=True)
+}
+LEAST = min((number for number in range(PICTURES) if CHOSEN[number]), key=lambda number: SAID[OWN[number]]["edema"])
+"""The film to choose on that shows an edema least."""
 
 
 @pytest.fixture
@@ -282,21 +240,10 @@ def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     ignored = shutil.ignore_patterns("onnx", "parity.json")
     model = Path(shutil.copytree(SHIPPED, tmp_path / "model", ignore=ignored))
-    rng = np.random.default_rng(3)
-    said = {
-        name: {
-            "edema": float(rng.normal()) + 3 * sick,
-            "pneumonia": float(rng.normal()) + 3 * (sick if is_own else not sick),
-            "fracture": float(rng.normal()),
-            "support_devices": 9.0,
-            "no_finding": -3.0 * sick,
-        }
-        for name, sick, is_own in zip(OWN, SICK, CHOSEN, strict=True)
-    }
     gray = np.random.default_rng(4).integers(0, 256, (PICTURES, 64, 64), dtype=np.uint8)
     for name, pixels in zip(OWN, gray, strict=True):
         cv2.imwrite(str(tmp_path / name), pixels)
-    monkeypatch.setattr(calibrating, "open_model", lambda *_arguments, **_options: Scripted(said))
+    monkeypatch.setattr(calibrating, "open_model", lambda *_arguments, **_options: Scripted(SAID))
     return model
 
 
@@ -403,6 +350,81 @@ def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
     verify(hospital, read_manifest(hospital))
 
 
+def test_figures_are_of_the_films_reported_on(hospital: Path) -> None:
+    write_manifest(hospital, with_decisions_of_phantoms(read_manifest(hospital)))
+    request = Request(model=hospital, population="hospital", share=0.6, by="ada", at="2026-01-01", resamples=9)
+
+    made = calibrate(request, read_list(hospital_list(hospital), read_manifest(hospital)), quiet)
+
+    rest = [number for number in range(PICTURES) if not CHOSEN[number]]
+    differences, there = np.array([SAID[OWN[number]]["edema"] for number in rest]), np.array(SICK)[rest]
+    own, was = made.after.decisions, made.before.decisions
+    said = own.probability("edema", differences)
+    present, shown = said >= own.threshold("edema"), said >= own.lower("edema")
+    shown_before = was.probability("edema", differences) >= was.lower("edema")
+    assert made.called["edema"] == (0, shown_before.sum(), present.sum(), (shown & ~present).sum())
+    assert made.called["edema"][3] > 0 < made.called["edema"][1]
+    [edema] = (finding for finding in made.findings if finding.finding == "edema")
+    assert (edema.with_it, edema.without) == tuple(
+        sum(CHOSEN[n] and SICK[n] is sick for n in range(PICTURES)) for sick in (True, False)
+    )
+    assert {name: value for name, (value, _) in edema.rest.items() if name != "auroc"} == {
+        "sensitivity": present[there].mean(),
+        "to_review": (shown & ~present).mean(),
+        "missed": (~shown)[there].mean(),
+        "called_wrongly": present[~there].mean(),
+    }
+
+
+def test_too_few_labels_are_told_and_change_nothing(hospital: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    none = dict.fromkeys(("pneumonia", "fracture", "no_finding"), "")
+    path = hospital_list(hospital, edema=lambda number: int(number < 3), **none)
+
+    said = refused(hospital, [str(path), "--share", "1"], capsys)
+
+    assert "no finding is on 15 films and missing on 15" in said
+    assert f"edema 3 and {PICTURES - 3}" in said and "no_finding" not in said
+
+
+def test_thresholds_that_call_normal_films_are_refused(hospital: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The film that shows an edema least has one, so a sensitivity of 1 calls all films."""
+    path = str(hospital_list(hospital, edema=lambda number: int(SICK[number] or number == LEAST)))
+
+    said = refused(hospital, [path, "--sensitivity", "1"], capsys)
+    assert "1.00 findings would be called present on the average film without a finding, more than 0.5" in said
+    few = str(hospital_list(hospital, no_finding=lambda number: int(not SICK[number] and number < 9)))
+    assert "15 are needed to know what is called on normal films" in refused(hospital, [few], capsys)
+
+    path = str(hospital_list(hospital, edema=lambda number: int(SICK[number] or number == LEAST)))
+    command = [*QUICK, "--model", str(hospital), path, "--sensitivity", "1", "--false-findings", "2", "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["aim"] == "each at a sensitivity of 1"
+
+
+@pytest.mark.parametrize(
+    ("is_normal", "reason"),
+    [
+        (lambda number: CHOSEN[number], "1.00 findings would be called present on the average film"),
+        (lambda _number: False, "no film is labelled no_finding by somebody who saw it"),
+    ],
+    ids=["only among the films to choose on", "nowhere"],
+)
+def test_what_is_called_on_normal_films_is_asked_wherever_they_are(
+    hospital: Path, capsys: pytest.CaptureFixture[str], is_normal: Callable[[int], bool], reason: str
+) -> None:
+    """A limit that no film of the others could be asked for was no limit."""
+    path = hospital_list(
+        hospital,
+        edema=lambda number: int(SICK[number] or number == LEAST),
+        no_finding=lambda number: int(not SICK[number] and number != LEAST) if is_normal(number) else "",
+    )
+
+    assert reason in refused(hospital, [str(path), "--sensitivity", "1"], capsys)
+
+    command = [*QUICK, "--model", str(hospital), str(path), "--sensitivity", "1", "--false-findings", "2"]
+    assert main(command) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -460,6 +482,34 @@ def test_what_is_no_list_to_calibrate_on_is_refused(
     (tmp_path / "films.jsonl").write_text('{"file": "a.png", "patient": "p"}\n', encoding="utf-8")
 
     assert said in refused(SHIPPED, [name if ":" in name else str(tmp_path / name), *options], capsys)
+
+
+def test_each_option_reaches_the_calibration(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Request] = []
+
+    def noted(request: Request, _films: CaseSource, _report: ProgressReport) -> Calibrated:
+        asked.append(request)
+        raise ModelError("that will do")
+
+    monkeypatch.setattr(calibrating, "calibrate", noted)
+    command = ["--model", str(SHIPPED), str(listed(site / "asked.csv", [0] * FILMS))]
+    given = ["--share", "0.7", "--by", "ada", "--engine", "torch", "--prompts", "own.toml", "--resamples", "9"]
+    assert main(command) == main([*command, *given, "--sensitivity", "0.9", "--false-findings", "0.3"]) == 2
+
+    plain, own = asked
+    assert plain == Request(model=SHIPPED, population="asked", share=0.6, by=user(), at=plain.at)
+    assert own == Request(
+        model=SHIPPED,
+        population="asked",
+        share=0.7,
+        by="ada",
+        at=own.at,
+        engine="torch",
+        prompts=Path("own.toml"),
+        sensitivity=0.9,
+        false_findings=0.3,
+        resamples=9,
+    )
 
 
 ADULTS, CHILDREN = [61] * LEAST_MEASURED, [9] * LEAST_MEASURED
@@ -524,8 +574,9 @@ def test_the_error_of_the_ratio_is_of_enough_films(
 def test_differences_of_unchanged_pairs_are_the_error_of_change() -> None:
     box = Box(left=0, top=0, right=10, bottom=10)
 
-    def film(probability: float, state: FindingState = FindingState.PRESENT) -> Film:
-        return samples.film(findings=(finding(EFFUSION, boxes=(box,), probability=probability, state=state),))
+    def film(probability: float, state: FindingState = FindingState.PRESENT, side: Side | None = Side.RIGHT) -> Film:
+        shown = finding(EFFUSION, boxes=(box,), probability=probability, state=state, side=side)
+        return samples.film(findings=(shown,))
 
     pairs = [(film(0.5), film(0.5 + 0.01 * number)) for number in range(20)]
     pairs[1::2] = [(later, earlier) for earlier, later in pairs[1::2]]
@@ -533,4 +584,7 @@ def test_differences_of_unchanged_pairs_are_the_error_of_change() -> None:
 
     with pytest.raises(ModelError, match="add pairs that show findings"):
         error_of(pairs[:0], population="hospital")
+    with pytest.raises(ModelError, match="add pairs that show findings"):
+        error_of([(film(0.5, side=None), film(0.5, side=None))], population="hospital")
+    assert differences([(film(0.5), film(0.5, side=None))])[0] == [], "one of them lies in no zone"
     assert error_of(pairs, population="hospital").probability == pytest.approx(np.percentile(np.arange(21), 95) / 100)

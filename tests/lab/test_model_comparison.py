@@ -11,6 +11,7 @@ import cv2
 import pytest
 from structlog.testing import capture_logs
 
+from language.labels import class_rules
 from models.contract import COMPARISON, LEAST_COMPARED, ComparedModel, FindingState
 from models.evaluate import main
 from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer, compare, table
@@ -120,9 +121,13 @@ def test_a_comparison_tells_the_new_model_from_that_in_use(tmp_path: Path) -> No
 
     document = json.loads(out.read_text(encoding="utf-8"))
     assert [document[model.name]["weights_sha256"] for model in (new, old)] == [hash_of(new), hash_of(old)]
+    known = {key for key in class_rules() if key != "no_finding"}
+    assert {found["finding"] for found in document["findings"]} == known
     failing = "tests.node.read.test_named_reader:open_failing"
     assert main([*compared, "--reader", network, "--against-reader", failing]) == 2
     assert main([*compared, "--reader", failing, "--against-reader", network]) == 2
+    readers = ["--reader", network, "--against-reader", network]
+    assert main([*compared, *readers, "--against-prompts", "nowhere.toml"]) == 2
 
 
 def test_a_film_counts_once_whatever_its_name(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ LABELER = RuleLabeler()
         ("No pneumothorax, but a moderate effusion remains.", "-pneumothorax +pleural_effusion"),
         ("There is no edema. There is a nodule in the left lung.", "-edema +lung_lesion"),
         ("Possible pneumonia in the right lower lobe.", "?pneumonia"),
+        ("A pneumonia may be present.", "?pneumonia"),
+        ("No pleural effusion\nPneumothorax on the left", "-pleural_effusion +pneumothorax"),
         ("Right basilar opacity may represent atelectasis.", "+lung_opacity ?atelectasis"),
         ("A small effusion cannot be excluded.", "?pleural_effusion"),
         ("An underlying consolidation cannot be entirely excluded.", "?consolidation"),

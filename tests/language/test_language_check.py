@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from language.check import Claim, Fault, contradictions, denied_alone, faults, never_said, words_severity
+from language.check import Claim, Fault, called_normal, contradictions, denied_alone, faults, never_said, words_severity
 from language.cues import cues
 from language.labels import NO_FINDING, class_rules
 from language.question_check import Hindrance, hindered
@@ -262,6 +262,10 @@ def test_a_finding_of_a_sites_own_is_known_by_its_names() -> None:
     assert faults("There is a pleural effusion.", claim) == (Fault.NOT_NAMED,)
     assert faults("There is a hiatal hernia.", replace(claim, state=FindingState.ABSENT)) == (Fault.ASSERTED,)
     assert faults("There is a hiatal hernia.", replace(claim, names=())) == ()
+
+
+def test_regions_are_called_normal_in_their_own_words() -> None:
+    assert called_normal("The lungs are clear.", ("left lung", "Lungs", "heart")) == ("Lungs",)
 
 
 def test_names_add_to_those_of_a_class() -> None:

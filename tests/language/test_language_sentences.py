@@ -94,6 +94,8 @@ def test_so_has_one_of_a_sites_own_finding(name: str, state: FindingState, side:
         ("Support devices", None, None, "There are support devices."),
         ("Mass or nodule", Side.BILATERAL, None, "There is a mass or nodule on both sides."),
         ("COPD", None, None, "There is COPD."),
+        ("Air pouch", Side.BILATERAL, "lower zones", "There are bilateral air pouches in the lower zones."),
+        ("Wide mediastinum", Side.BILATERAL, None, "There is a wide mediastinum on both sides."),
         ("Pneumothorax", Side.LEFT, "apex", "There is a left pneumothorax at the apex."),
     ],
 )
