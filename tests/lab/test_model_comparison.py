@@ -17,8 +17,9 @@ from models.evaluate import main
 from models.lab.evaluation.model_comparison import FilmsByModel, SiteAnswer, compare, table
 from models.lab.phantoms import phantom
 from models.manifest import read_manifest, write_manifest
+from models.progress import quiet
 from models.reading.named_reader import hash_of
-from models.site_films import films_to_compare
+from models.site_films import answer_films, films_to_compare
 from node.config import ModelSettings
 from node.errors import InputError
 from node.read.model import open_reader
@@ -120,9 +121,12 @@ def test_a_comparison_tells_the_new_model_from_that_in_use(tmp_path: Path) -> No
     assert main([*compared, "--reader", network, "--against-reader", network]) == 0
 
     document = json.loads(out.read_text(encoding="utf-8"))
+    found = films_to_compare(str(tmp_path / "films.csv"))
     assert [document[model.name]["weights_sha256"] for model in (new, old)] == [hash_of(new), hash_of(old)]
     known = {key for key in class_rules() if key != "no_finding"}
     assert {found["finding"] for found in document["findings"]} == known
+    [unread] = answer_films(new, found, network=network, engine="onnx", prompt_set="chexpert14", report=quiet).answers
+    assert unread == SiteAnswer(reason="reader_failed", states={})
     failing = "tests.node.read.test_named_reader:open_failing"
     assert main([*compared, "--reader", network, "--against-reader", failing]) == 2
     assert main([*compared, "--reader", failing, "--against-reader", network]) == 2

@@ -400,6 +400,7 @@ def test_where_less_is_there_only_what_is_likely_is_to_be_reviewed(threshold: fl
     band = measured_band(said, said >= threshold, threshold=threshold, normal=NOBODY)
 
     assert band is not None and (band.lower, band.shown) == (lower, 0)
+    assert band.within == ((said >= lower) & (said < threshold)).sum()
 
 
 def test_a_finding_that_is_never_present_has_no_band() -> None:
