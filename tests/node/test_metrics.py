@@ -1,15 +1,16 @@
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from models.contract import FindingState
-from node.domain import Reason
+from models.contract import FindingState, WithheldSentence
 from node.errors import Refused
-from node.metrics import FAILURES, ORDER_REFUSALS, REFUSALS, Metrics
+from node.metrics import FAILURES, Metrics
+from tests.support import recorded
 from tests.support.exported import whole_registry
-from tests.support.samples import EDEMA, EFFUSION, film, finding
+from tests.support.samples import EDEMA, EFFUSION, absent, film, finding, left_out
 
 
 def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], float]:
@@ -22,24 +23,36 @@ def samples(registry: CollectorRegistry, name: str) -> dict[tuple[str, ...], flo
     }
 
 
-def test_counters_start_at_zero_for_every_label_they_can_have() -> None:
+def test_every_metric_is_as_recorded_after_a_fixed_story() -> None:
     metrics = Metrics()
-    metrics.expect(destinations=["pacs"], prompts=["edema"])
-    registry = metrics.registry
+    metrics.expect(destinations=["archive"], prompts=["pulmonary_edema"])
+    withheld = (WithheldSentence(text="No edema.", prompt="pulmonary_edema", reason="contradicts"),)
+    gray = np.array([[0, 255], [61, 255]], dtype=np.uint8)
+    metrics.count_film(replace(film(findings=(finding(EDEMA, probability=0.34), left_out())), withheld=withheld), gray)
+    metrics.count_film(film(findings=(finding(EDEMA, probability=0.71), absent(EFFUSION))), None)
+    metrics.on_written(12, 1.5)
+    metrics.step_seconds.labels("decode").observe(0.3)
+    metrics.turnaround_seconds.observe(45.0)
+    metrics.question_seconds.observe(0.4)
 
-    assert samples(registry, "cxr_associations_refused_total") == {(reason,): 0.0 for reason in REFUSALS}
-    assert samples(registry, "cxr_orders_refused_total") == {(reason,): 0.0 for reason in ORDER_REFUSALS}
-    assert samples(registry, "cxr_films_total") == {(outcome,): 0.0 for outcome in ("read", *Reason)}
-    assert samples(registry, "cxr_deliveries_total") == {
-        ("pacs", outcome): 0.0 for outcome in ("sent", "committed", "delayed", "parked")
-    }
-    assert samples(registry, "cxr_findings_total") == {
-        ("edema", state): 0.0 for state in ("present", "indeterminate", "uncalibrated", "absent", "left_out")
-    }
-    assert ("unforeseen", "place") in samples(registry, "cxr_failures_total")
-    assert samples(registry, "cxr_failures_total") == {
-        (reason, stage): 0.0 for stage, reasons in FAILURES.items() for reason in reasons
-    }
+    recorded.check("metrics", {name: found for name, found in exposed(whole_registry(metrics)) if "cxr_" in name})
+
+
+def exposed(registry: CollectorRegistry) -> Iterator[tuple[str, object]]:
+    """Each metric with its kind, and its values by labels; of a histogram, by labels and then by bucket."""
+    for family in registry.collect():
+        values: dict[str, object] = {}
+        buckets: dict[str, dict[str, float]] = {}
+        for sample in family.samples:
+            bucket = sample.labels.get("le", sample.name.removeprefix(family.name))
+            labels = ", ".join(f"{name}={value}" for name, value in sample.labels.items() if name != "le")
+            if sample.name.endswith("_created"):
+                continue
+            if family.type == "histogram":
+                buckets.setdefault(labels, {})[bucket] = sample.value
+            else:
+                values[labels] = sample.value
+        yield f"{family.name} {family.type}", values | buckets
 
 
 def test_what_was_read_is_counted_by_finding_with_how_its_picture_looks() -> None:
@@ -65,27 +78,6 @@ def test_every_refusal_of_an_object_has_its_label() -> None:
     kinds: list[type[Refused]] = [Refused, *Refused.__subclasses__()]
 
     assert {kind.reason for kind in kinds} == set(FAILURES["receive"])
-
-
-def test_work_that_waits_is_counted_by_queue_and_by_destination() -> None:
-    registry = whole_registry()
-
-    assert samples(registry, "cxr_waiting") == {("studies",): 1.0, ("deliveries",): 3.0}
-    assert samples(registry, "cxr_studies") == {
-        ("receiving",): 0.0, ("reading",): 1.0, ("finished",): 2.0, ("parked",): 0.0,
-    }  # fmt: skip
-    assert samples(registry, "cxr_destination_paused") == {("archive",): 1.0, ("second",): 0.0}
-    assert samples(registry, "cxr_destination_oldest_waiting_seconds") == {("archive",): 8.0, ("second",): 0.0}
-    assert samples(registry, "cxr_destination_deliveries")[("second", "parked")] == 0.0
-    assert samples(registry, "cxr_destination_uncommitted") == {("archive",): 2.0, ("second",): 0.0}
-    assert samples(registry, "cxr_destination_oldest_uncommitted_seconds") == {("archive",): 90.0, ("second",): 0.0}
-    assert samples(registry, "cxr_review_films") == {
-        ("contradicted",): 3.0, ("near_threshold",): 0.0, ("uncalibrated",): 0.0,
-    }  # fmt: skip
-    assert samples(registry, "cxr_oldest_waiting_seconds")[("studies",)] == 1.5
-    spool = [samples(registry, f"cxr_spool_{name}_bytes")[()] for name in ("free", "capacity", "reserve")]
-    assert spool == [1024.0, 4096.0, 512.0]
-    assert samples(registry, "cxr_ready") == {("listener",): 1.0, ("disk",): 0.0}
 
 
 def test_a_step_that_fails_is_not_timed() -> None:

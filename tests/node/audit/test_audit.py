@@ -10,7 +10,7 @@ import re
 import stat
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -33,7 +33,7 @@ from node.errors import InputError
 from node.metrics import Metrics
 from tests.node.test_log import documented_events
 from tests.paths import FIXTURES, REPOSITORY
-from tests.support import films, peers
+from tests.support import films, peers, recorded
 from tests.support.peers import ReceivingArchive, wait_until
 from tests.support.service import Service, settings_for
 
@@ -308,6 +308,42 @@ def test_every_message_is_valid_by_the_schema(event: str) -> None:
     (node,) = (user for user in made.findall("ActiveParticipant") if user.get("UserID") == "4711")
     assert (node.get("UserName"), node.get("AlternativeUserID")) == ("node", "AETITLES=CHEX")
     assert (node.get("NetworkAccessPointID"), node.get("NetworkAccessPointTypeCode")) == ("reader-1", "1")
+
+
+STORIES: Mapping[str, Mapping[str, object]] = {
+    "service.started": {},
+    "instance.kept": {},
+    "delivery.sent": {},
+    "delivery.parked": {"reason": "the archive has refused it"},
+    "study.finished": {},
+    "worklist.viewed": {"studies": 17},
+    "film.viewed": {"user": ""},
+    "question.refused": {"calling_aet": "", "host": "pacs.example.org"},
+    "correction.made": {"outcome": "not_found", "reason": ""},
+    "study.deleted": {"reason": "wrong_patient"},
+    "study.removed": {},
+    "session.refused": {},
+    "association.refused": {"reason": "tls: no certificate", "calling_aet": "A\x07"},
+    "access.denied": {"user": "", "host": "fd00::1"},
+    "model.promoted": {"model": "m 2", "prompts": "own 1", "films": 50, "changed": 1, "compared_by": "ada"},
+    "audit.stopped": {"reason": "queue"},
+}
+
+
+def test_a_message_of_each_kind_is_as_recorded() -> None:
+    recorded.check("audit", {event: list(elements(written(event, **facts))) for event, facts in STORIES.items()})
+    header, _, _ = message.line("", at=AT, reporter=REPORTER).decode().rpartition(" ")
+    assert header == "<85>1 2026-03-01T12:30:15.250Z reader-1 chex-node 4711 DICOM+RFC3881 -"
+
+
+def elements(root: etree._Element) -> Iterator[str]:
+    """Each element on a line with its place, its attributes and its text."""
+    for element in root.iter():
+        facts = {name: str(value) for name, value in element.attrib.items()}
+        if element.tag == "ParticipantObjectDetail":
+            facts["value"] = base64.b64decode(facts["value"]).decode()
+        said = " ".join(f"{name}={value}" for name, value in facts.items())
+        yield f"{'  ' * len(list(element.iterancestors()))}{element.tag} {said} {element.text or ''}".rstrip()
 
 
 def test_every_code_is_one_of_the_standard() -> None:

@@ -37,7 +37,7 @@ from node.store.correction import CorrectionKind
 from tests.node.jobs.test_corrected_rounds import FILM, KEY, correct
 from tests.node.jobs.test_rounds import Bench
 from tests.node.outputs.test_rejection import highdicom_note
-from tests.support import films, material, validators
+from tests.support import films, material, recorded, validators
 from tests.support.service import settings_for
 
 NAME, NUMBER, DAY = "Zyxwvut", "4711077", "19530708"
@@ -153,6 +153,29 @@ def test_nobody_is_older_than_ninety_and_no_time_of_day_leaves(tmp_path: Path, a
     assert (made.PatientAge, made.StudyTime or "", made.PatientBirthDate or "") == (told, "", "")
     assert (made.PatientIdentityRemoved, made.LongitudinalTemporalInformationModified) == ("YES", "MODIFIED")
     assert [code.CodeValue for code in made.DeidentificationMethodCodeSequence] == [*deidentified.OPTIONS]
+
+
+def test_what_becomes_of_each_attribute_is_as_recorded(tmp_path: Path, node: Settings) -> None:
+    film = planted(films.changed(FILM, {"PatientAge": "103Y", "RescaleType": "OD"}), step=17)
+    bench, study = read(node, film), str(FILM.StudyInstanceUID)
+    [instance] = bench.spool.instances(study)
+    sent = [dcmread(BytesIO(bench.spool.output(output) or b"")) for output in bench.spool.rounds(study)[-1].outputs]
+    before = {found.Modality: found for found in (dcmread(instance.path), *sent)}
+
+    out = exported(node, tmp_path / "out")
+
+    recorded.check("deidentified", {found.Modality: fates(before[found.Modality], found) for found in objects_in(out)})
+
+
+def fates(before: Dataset, after: Dataset) -> dict[str, str]:
+    """Name the attributes that left by what became of each; what was removed is not told."""
+    found: dict[str, list[str]] = {}
+    with attributes.quiet():
+        for element in after:
+            is_kept = element.tag in before and before[element.tag].value == element.value
+            fate = "empty" if element.is_empty else "kept" if is_kept else "replaced"
+            found.setdefault(fate, []).append(element.keyword)
+    return {fate: " ".join(keywords) for fate, keywords in found.items()}
 
 
 def test_a_film_that_the_archive_rejected_is_left_out(tmp_path: Path, node: Settings) -> None:

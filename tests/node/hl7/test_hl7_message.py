@@ -20,7 +20,8 @@ from node.domain import Code, Film, Finding, OutputObject, Report
 from node.hl7.order import Order
 from node.hl7.text import Message, Segment, printable, read
 from node.outputs import impression, oru, vocabulary
-from tests.support import samples
+from tests.support import recorded, samples
+from tests.support.lasting import lasting
 
 SR = OutputObject(
     kind="sr", study_uid=samples.STUDY, sop_class_uid="1.2", sop_instance_uid="2.25.77", series_instance_uid="1.3"
@@ -70,6 +71,21 @@ def test_hl7apy_finds_nothing_wrong_with_it(films: tuple[Film, ...]) -> None:
 
     assert found.validate()
     assert found.to_er7() + "\r" == content.decode()
+
+
+def test_a_message_is_as_recorded_but_for_its_texts() -> None:
+    header = samples.cr()
+    header.PlacerOrderNumberImagingServiceRequest = "PLACER"
+    header.PatientName, header.PatientBirthDate = "Adams^John^Robert^Rev.^B.A.=山田^太郎", "19500228"
+    film = dataclasses.replace(samples.several(), ratio=samples.ratio())
+    others = (samples.uncalibrated(), samples.left_out(samples.DEVICES), samples.finding(samples.PNEUMOTHORAX))
+    films = (film, samples.unread(2), samples.film(3, findings=others))
+
+    said = [written(*films, header=header, order=ORDER), written(header=header), written(header=samples.bare())]
+
+    lines = [line for _, content in said for line in lasting(content.decode()).splitlines() if "|TX|" not in line]
+    own = re.compile(r"(?<=^OBX\|)\d+|(?<=\|)S?[0-9A-F]{14,20}(?=[|^])")  # numbers of lines, and of what was said
+    recorded.check("oru", [own.sub("", line) for line in lines])
 
 
 def test_another_reader_finds_the_same() -> None:

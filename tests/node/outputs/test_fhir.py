@@ -14,13 +14,16 @@ import pytest
 from highdicom.sr import Comprehensive3DSR, MeasurementReport
 from pydicom.dataset import Dataset
 
+from models.contract import Side
+from node.cardiothoracic_ratio import Incomparable
 from node.domain import Assessment, Film, ReaderMark, Report
 from node.hl7.order import Order
 from node.outputs import fhir, report_txt
 from node.outputs.sr import report as sr
 from tests.node.hl7.test_hl7_message import ORDER, SR
 from tests.node.outputs.test_identity import Node, X
-from tests.support import samples
+from tests.support import recorded, samples
+from tests.support.lasting import lasting
 
 
 def written(
@@ -41,6 +44,40 @@ def of(content: bytes, kind: str) -> list[dict[str, Any]]:
 def observed(content: bytes) -> Mapping[str, dict[str, Any]]:
     """Observations by the code of their finding."""
     return {resource["code"]["coding"][0]["code"]: resource for resource in of(content, "Observation")}
+
+
+def test_a_bundle_is_as_recorded() -> None:
+    marks = {
+        what: ReaderMark(what=what, by=f"Dr. {what}", at=datetime(2024, 2, day, 12, 30, tzinfo=UTC))
+        for day, what in enumerate(Assessment, 1)
+    }
+    film, rejected = samples.several(), replace(samples.absent(), reader=marks[Assessment.REJECTED])
+    effusion, edema, devices, _ = film.findings
+    moved = replace(edema.boxes[0], reader=marks[Assessment.MOVED])
+    findings = (effusion, replace(edema, boxes=(moved, edema.boxes[1])), devices, rejected)
+    added = replace(samples.finding(samples.PNEUMOTHORAX, side=Side.LEFT), reader=marks[Assessment.ADDED])
+    others = (added, samples.uncalibrated(), samples.left_out(samples.DEVICES))
+    films = (
+        replace(film, findings=findings, ratio=samples.ratio()),
+        samples.unread(2),
+        replace(samples.film(3, findings=others), ratio=samples.ratio(objection=Incomparable.CHILD)),
+    )
+    content = written(*films, order=ORDER)
+    left = fhir.WRITER.withdrawn(content, "2.25.1", datetime(2024, 3, 1, tzinfo=UTC), [written(film)])
+
+    assert left is not None
+    said, left_over = (
+        json.loads(lasting(each.decode()), object_pairs_hook=briefly)["entry"] for each in (content, left)
+    )
+    taken_back = [(entry["request"], entry["resource"]["status"], len(entry["resource"])) for entry in left_over]
+    recorded.check("fhir", {"said": said, "taken back": taken_back})
+
+
+def briefly(pairs: list[tuple[str, Any]]) -> dict[str, Any] | str:
+    """Return an object without prose; one that holds texts alone, as a code does, on one line."""
+    kept = {key: value for key, value in pairs if key not in ("text", "div", "conclusion", "data")}
+    are_texts = kept and all(isinstance(value, str) for value in kept.values())
+    return " ".join(f"{key}={value}" for key, value in kept.items()) if are_texts else kept
 
 
 def test_codes_percents_and_boxes_are_those_of_the_structured_report() -> None:

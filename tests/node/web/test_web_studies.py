@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
+from models.contract import Box
 from node.read import grayscale
 from node.read.grayscale import Window
 from node.store.correction import CorrectionKind
 from node.web import findings
 from tests.node.outputs.test_rejection import highdicom_note
-from tests.support import decoded, films
+from tests.support import decoded, films, recorded
 from tests.support.finished import Finished
+from tests.support.lasting import lasting
 
 ACCESSION = "ACC-17"
 
@@ -85,6 +88,38 @@ def test_the_worklist_has_the_newest_study_first(node: Node) -> None:
     ]
     assert [(line["state"], line["read"]) for line in listed] == [("finished", 1), ("finished", 2), ("finished", 1)]
     assert listed[-1]["deliveries"] == {"archive": {"sent": 2}}
+
+
+def test_every_answer_in_json_is_as_recorded(tmp_path: Path) -> None:
+    node = node_in(tmp_path)
+    [_, rejected], film = node.pair, str(node.mixed[0].SOPInstanceUID)
+    node.finished.spool.mark_stat(str(node.alone.StudyInstanceUID))
+    finished, client = node.finished, node.client
+    finished.correct(node.alone, CorrectionKind.REJECT, prompt="atelectasis")
+    finished.correct(node.alone, CorrectionKind.ADD, prompt="cardiomegaly", box=Box(left=2, top=3, right=20, bottom=30))
+    finished.round(str(node.alone.StudyInstanceUID))
+    finished.correct(node.mixed[0], prompt="pleural_effusion")
+    films.keep(finished.spool, highdicom_note(rejected))
+    finished.ledger.set_study(str(node.mixed[0].StudyInstanceUID), "parked", stage="read", reason="foreseen")
+    asked = [
+        ("POST", f"films/{film}/questions", {"questions": [{"prompt": "edema", "box": [1, 2, 30, 20]}]}),
+        ("POST", f"films/{film}/replies", {"text": "Is there a pneumothorax?"}),
+        *(("GET", f"studies/{each.StudyInstanceUID}", None) for each in (node.alone, node.mixed[0])),
+        *(("GET", path, None) for path in ("studies", "prompts")),
+        *(("GET", f"films/{film}/{path}", None) for path in ("questions", "corrections")),
+        ("POST", f"studies/{node.alone.StudyInstanceUID}/finish", None),
+        ("GET", "studies/1.2.3", None),
+        ("POST", f"films/{film}/questions", {"questions": []}),
+    ]
+    told = []
+    for method, path, body in asked:
+        answer = client.request(method, f"/api/v1/{path}", json=body)
+        told.append([method, path, answer.status_code, answer.json() if answer.content else None])
+
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)", "a time", lasting(json.dumps(told)))
+    text = re.sub(r"\b[0-9a-f]{32}\b", "an id", text)
+    prose = ("text", "impression", "suggestions", "detail")
+    recorded.check("api", json.loads(text, object_pairs_hook=lambda at: {key: a for key, a in at if key not in prose}))
 
 
 def test_studies_are_found_by_state_and_digits(node: Node) -> None:
