@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections import Counter
 from dataclasses import replace
@@ -22,6 +23,7 @@ from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
 from models.lab.training.labels import FilmLabels, Line, count_unused, labels_of
 from models.lab.training.loop import train_by
+from models.lab.training.model_writer import TABLE
 from models.lab.training.runfile import FilmSource, read_run
 from models.manifest import read_manifest
 from models.phantoms import main as make_phantoms
@@ -368,11 +370,15 @@ def test_what_is_present_is_said_once_for_each_side() -> None:
     }
 
 
-def test_a_run_says_which_labels_it_does_not_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_says_which_labels_it_does_not_use_and_logs_all_its_stages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, boxes=[{"label": "Infiltrate", "xyxy": [90, 90, 130, 140]}], nih_labels=["Edema"])
-    run = read_run(write_run(tmp_path / "run.toml", store=tmp_path / "store", stages=("joint",), steps=1))
+    run = read_run(write_run(tmp_path / "run.toml", store=tmp_path / "store", stages=("look", "joint"), steps=1))
     data = replace(run.data, phantoms=4, films=(FilmSource(file=str(path)),))
 
     assert train_by(replace(run, data=data), Event()) is not None
 
     assert "not used by this run: 1 boxes of nih/Infiltration\n" in capsys.readouterr().err
+    with (Path(run.output) / TABLE).open(newline="") as file:
+        assert [(row["stage"], row["step"]) for row in csv.DictReader(file)] == [("look", "1"), ("joint", "1")]

@@ -22,7 +22,7 @@ from models.lab.training.stages import BoxTokenStart, Noise, Stage
 from models.lab.training.store import FilmStore, open_film_store
 from models.lab.training.text_encoding import Vocabulary
 from models.lab.training.trained_model import TrainedModel, build_model, free, set_box_tokens
-from models.network.attention import DecoderLayer
+from models.network.attention import Attention, DecoderLayer
 from models.network.chex import Chex
 from models.network.token_table import TokenTable
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
@@ -160,6 +160,18 @@ def test_noise_leaves_no_trace(run: Run, film_store: FilmStore) -> None:
     assert not torch.allclose(first, second)
     assert torch.equal(evaluated, calm)
     assert torch.equal(after, calm)
+
+
+def test_attention_drops_in_all_layers_of_both_decoders_and_nowhere_else(run: Run, film_store: FilmStore) -> None:
+    network = model_of(run, film_store).network
+    attending = {name: module for name, module in network.named_modules() if isinstance(module, Attention)}
+
+    with disturbed(network, Noise(attention=0.2)):
+        dropping = {name for name, module in attending.items() if module.dropout == 0.2}
+
+    assert dropping == {name for name in attending if name.startswith(("detector.layers.", "post_decoder.layers."))}
+    assert {name.split(".")[0] for name in dropping} == {"detector", "post_decoder"}
+    assert {module.dropout for module in attending.values()} == {0.0}
 
 
 def test_a_dropped_branch_is_dropped_for_a_whole_film(run: Run, film_store: FilmStore) -> None:

@@ -120,6 +120,16 @@ def _certified(settings: Settings, *, days: int) -> Settings:
     return replace(settings, http=replace(settings.http, tls=tls))
 
 
+def _chained(settings: Settings) -> Settings:
+    """With its issuer in the same file, which expires soon."""
+    authority = Authority.found(settings.storage.directory / "tls", days=20)
+    issued = authority.issue("node", days=90)
+    with issued.certificate.open("ab") as file:
+        file.write(authority.certificate.read_bytes())
+    tls = HttpTlsSettings(certificate=issued.certificate, key=issued.key)
+    return replace(settings, http=replace(settings.http, tls=tls))
+
+
 def _over(settings: Settings) -> Settings:
     """With a certificate that has expired, of an authority that expires soon."""
     authority = Authority.found(settings.storage.directory / "tls", days=20)
@@ -165,6 +175,7 @@ def _gone(settings: Settings) -> Settings:
         (_nearly_full, {"disk": "the disk is nearly full"}),
         (partial(_certified, days=60), {}),
         (partial(_certified, days=20), {"certificate http.tls": "certificate http.tls expires soon"}),
+        (_chained, {"certificate http.tls": "certificate http.tls expires soon"}),
         (partial(_certified, days=-1), {"certificate http.tls": "certificate http.tls is not valid"}),
         (_over, {"certificate listener.tls": "certificate listener.tls is not valid"}),
         (_damaged, {"damaged film": "damaged film"}),

@@ -364,6 +364,7 @@ def test_the_command_adds_changes_and_removes_a_user(tmp_path: Path) -> None:
     added = command(path, "ada", said=f"{PASSWORD}\n")
     assert (added.returncode, added.stdout) == (0, f"{path}: ada has a new password, and is an administrator\n")
     assert Passwords(path).verify("ada", PASSWORD)
+    assert set_password(path, "ada", PASSWORD) is Role.ADMINISTRATOR, "as before"
     assert command(path, "ada", said="short\n").returncode == 2
     assert Passwords(path).verify("ada", PASSWORD)
     assert command(path, "ada", "--remove").returncode == 0
