@@ -32,6 +32,7 @@ LABELER = RuleLabeler()
         ("There is no evidence to suggest pneumonia.", "-pneumonia"),
         ("The pneumothorax has resolved.", "-pneumothorax"),
         ("The effusion is no longer seen.", "-pleural_effusion"),
+        ("An effusion, pneumothorax is absent.", "+pleural_effusion -pneumothorax"),
         ("No change in the large right effusion.", "+pleural_effusion"),
         ("Without pleural effusion.", "-pleural_effusion"),
         ("The lungs are clear of consolidation.", "-consolidation"),

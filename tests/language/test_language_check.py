@@ -262,6 +262,8 @@ def test_a_finding_of_a_sites_own_is_known_by_its_names() -> None:
     assert faults("There is a pleural effusion.", claim) == (Fault.NOT_NAMED,)
     assert faults("There is a hiatal hernia.", replace(claim, state=FindingState.ABSENT)) == (Fault.ASSERTED,)
     assert faults("There is a hiatal hernia.", replace(claim, names=())) == ()
+    cyst = replace(claim, names=("Cyst (solitary) of a rib (bone)",))
+    assert (faults("There is a cyst of a rib.", cyst), faults("There is a cyst.", cyst)) == ((), (Fault.NOT_NAMED,))
 
 
 def test_regions_are_called_normal_in_their_own_words() -> None:

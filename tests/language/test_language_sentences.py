@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from language.check import Claim, contradictions, faults
 from language.labels import RuleLabeler, class_rules
-from language.sentences import by_rule
+from language.sentences import by_rule, is_not_seen, not_seen, stated, unstated
 from models.contract import FindingState, Side
 from tests.paths import REPOSITORY
 
@@ -113,6 +113,24 @@ def test_what_is_not_certain_asks_for_review() -> None:
     assert by_rule(name="Pleural effusion", state=FindingState.UNCALIBRATED, side=Side.RIGHT, zone=None) == (
         "A right pleural effusion is possible; please review."
     )
+
+
+@pytest.mark.parametrize(
+    ("states", "before"),
+    [
+        ((FindingState.PRESENT, FindingState.PRESENT), ""),
+        ((FindingState.INDETERMINATE, FindingState.UNCALIBRATED), "Possible, please review: "),
+        ((FindingState.PRESENT, FindingState.INDETERMINATE), "Possible, please review (COPD): "),
+        ((FindingState.UNCALIBRATED, FindingState.PRESENT), "Possible, please review (edema): "),
+    ],
+)
+def test_a_networks_words_are_kept_after_what_is_to_be_reviewed(states: tuple[FindingState, ...], before: str) -> None:
+    text = "Edema and COPD."
+
+    told = stated(text, dict(zip(("Edema", "COPD"), states, strict=True)))
+
+    assert (told, unstated(told), is_not_seen(told)) == (before + text, text, False)
+    assert (unstated(not_seen(text)), is_not_seen(not_seen(text))) == (text, True)
 
 
 @pytest.mark.parametrize(
