@@ -314,6 +314,7 @@ def test_decisions_are_chosen_on_some_patients_and_reported_on_the_others(
     assert findings["edema"]["off"] == ""
     assert "reported on, which may be chance" in findings["pneumonia"]["off"]
     assert "may be chance" in findings["fracture"]["off"]
+    assert [key for key, own in findings.items() if own["off"].endswith("; it is left out")] == ["support_devices"]
     assert after.decisions.readout.keys() <= {"edema", "no_finding"}
     for key in ("pneumonia", "fracture"):
         assert after.decisions.measurements[key] == before.decisions.measurements[key]

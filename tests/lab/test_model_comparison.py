@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import cv2
@@ -22,9 +22,11 @@ from models.reading.named_reader import hash_of
 from models.site_films import answer_films, films_to_compare
 from node.config import ModelSettings
 from node.errors import InputError
+from node.read import prompts
 from node.read.model import open_reader
 from node.service.model import admit
 from tests.support import films
+from tests.support.compared import compared as compared_model
 from tests.support.service import settings_for
 from tests.support.spoken import PROMPTS
 
@@ -122,7 +124,11 @@ def test_a_comparison_tells_the_new_model_from_that_in_use(tmp_path: Path) -> No
 
     document = json.loads(out.read_text(encoding="utf-8"))
     found = films_to_compare(str(tmp_path / "films.csv"))
-    assert [document[model.name]["weights_sha256"] for model in (new, old)] == [hash_of(new), hash_of(old)]
+    chexpert = prompts.load("chexpert14")
+    for model in (new, old):
+        identity = open_reader(model, prompts=chexpert, engine="onnx", reader=network).identity
+        assert document[model.name] == asdict(compared_model(identity, chexpert))
+        assert identity.weights_sha256 == hash_of(model) != identity.manifest_sha256
     known = {key for key in class_rules() if key != "no_finding"}
     assert {found["finding"] for found in document["findings"]} == known
     [unread] = answer_films(new, found, network=network, engine="onnx", prompt_set="chexpert14", report=quiet).answers

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 from models.checkpoint.files import verify
+from models.contract import FindingState
 from models.decisions import Decisions, PlaceRule
-from models.engines import FloatArray
+from models.engines import FloatArray, Regions
 from models.lab.evaluation import evaluated_model, placing
-from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.cases import EvaluationCase, Truth
 from models.lab.evaluation.detection import Detections
-from models.lab.evaluation.evaluated_model import EvaluatedModel, side_of
-from models.lab.evaluation.place_accuracy import PlacedFilm, Told, figures
+from models.lab.evaluation.evaluated_model import EvaluatedModel, read_questions, side_of
+from models.lab.evaluation.place_accuracy import PlacedFilm, Told, figures, placed
 from models.lab.evaluation.placing import (
     LEAST_TOLD,
     Films,
@@ -35,15 +36,18 @@ from models.lab.evaluation.placing import (
     rules_of,
     with_rules,
 )
-from models.lab.evaluation.request import SHARES
+from models.lab.evaluation.request import DEFAULT, SHARES
 from models.lab.phantoms import FINDINGS
 from models.lab.tasks.detection import DetectionSettings
 from models.lab.training.split import Outside, Patients, folds_of
 from models.manifest import MANIFEST, Manifest, read_manifest
 from models.network.detector import Detection
 from models.progress import ProgressReport
+from models.reading.decided_film import DecidedFilm
+from models.reading.phrasebook import PromptVectors
 from models.reading.places import side_certainty
 from models.reading.tokenizers import VOCABULARIES
+from node.prompt_set import PromptSet
 
 RIGHT, LEFT = (0.25, 0.7, 0.2, 0.2), (0.75, 0.7, 0.2, 0.2)
 HIGHER = (0.25, 0.6, 0.2, 0.2)
@@ -276,11 +280,15 @@ def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(
     films, chosen_on = (boxed(each) for each in (boxes, [*boxes[:moving], *[RIGHT] * (len(PATIENTS) - moving)]))
     manifest = read_manifest(VOCABULARIES.parent)
     model = Model(replace(manifest, decisions=replace(manifest.decisions, boxes={}, sides={})))
+    few = [replace(own, boxes={**own.boxes, "edema": np.array([RIGHT])}) for own in chosen_on.truths[:14]]
+    chosen_on = replace(chosen_on, truths=[*few, *chosen_on.truths[14:]])
     normals = Films(truths=[Truth()], places={OPACITY: [normal]})
 
     made, better = judge(model, chosen_on, films, normals, population="hospital", resamples=20)  # type: ignore[arg-type]
 
     assert better.keys() == ({OPACITY} if is_chosen else set())
+    limits = made["limits"]
+    assert isinstance(limits, dict) and limits.keys() == {OPACITY}, "14 films with boxes of a finding are too few"
     told = made["all"]
     assert isinstance(told, dict)
     assert told["before"]["with_box"] == 0
@@ -317,6 +325,48 @@ class Opened:
 
     manifest: Manifest
     reader: Reader = field(default_factory=Reader)
+
+
+@dataclass(frozen=True, slots=True)
+class Deciding:
+    """A model that finds the same on every film, which shows the spine right of its middle."""
+
+    manifest: Manifest
+    questions: PromptSet
+    found: DecidedFilm
+
+    def decided(self, _case: EvaluationCase) -> tuple[DecidedFilm, float]:
+        return self.found, 0.3
+
+
+def test_boxes_in_the_lungs_have_a_place_beside_the_spine_of_the_film() -> None:
+    """An opacity left of the spine, though in the right half of the film, and one outside the lungs."""
+    questions = read_questions(DEFAULT)
+    prompts = tuple(questions[key] for key in (OPACITY, "right_lower_lung_zone", "left_lower_lung_zone"))
+    opacity, outside, right, left = np.array(
+        [(0.42, 0.7, 0.1, 0.1), (0.9, 0.1, 0.1, 0.1), (0.2, 0.7, 0.1, 0.2), (0.42, 0.7, 0.2, 0.2)]
+    )
+    boxes, scores = np.array([[[opacity, outside], [right, right], [left, left]]]), np.full((1, 3, 2), 0.9)
+    found = DecidedFilm(
+        prompts=prompts,
+        vectors=cast("PromptVectors", None),
+        regions=Regions(boxes=boxes, scores=scores, aggregated_scores=scores.max(axis=2), features=scores),
+        visible=list(zip(boxes[0], scores[0], strict=True)),
+        probabilities={0: 0.9},
+        states={0: FindingState.PRESENT},
+        measured={0: True},
+        side_of=None,
+    )
+    model = cast("EvaluatedModel", Deciding(read_manifest(VOCABULARIES.parent), questions, found))
+    truth = Truth(boxes={OPACITY: opacity[np.newaxis]}, patient="p")
+
+    made = placed(model, EvaluationCase(name="film", gray=np.zeros((2, 2), np.float32), truth=truth))
+
+    assert made.keys() == {OPACITY}
+    assert made[OPACITY].drawn(0.0).tolist() == [opacity.tolist()]
+    assert made[OPACITY].counts(0.0) == {"reported": 1, "both": 0, "both_right": 0} | dict.fromkeys(
+        ("with_box", "boxes", "boxes_right", "sides", "sides_right", "zones", "zones_right"), 1
+    )
 
 
 def test_rules_that_are_better_are_written_only_if_asked(
