@@ -204,6 +204,29 @@ def test_the_region_of_a_film_is_its_best_box() -> None:
     assert film.decided().regions["left_lung"].tolist() == film.regions.boxes[0, 1, 1].tolist()
 
 
+def test_the_first_contradiction_of_a_finding_stays_and_only_what_is_present_becomes_possible() -> None:
+    film = reader_of(ScriptedEngine([0.8], [])).find(LOOK, (EDEMA,))
+    others = (FindingState.INDETERMINATE, FindingState.UNCALIBRATED, FindingState.ABSENT, FindingState.LEFT_OUT)
+    film = replace(film, states=dict(enumerate((FindingState.PRESENT, *others))))
+
+    doubted = film.doubting(dict.fromkeys(range(4), "other_side")).doubting(dict.fromkeys(range(5), "sentence_denies"))
+
+    assert tuple(doubted.states.values()) == (FindingState.INDETERMINATE, *others)
+    assert tuple(doubted.contradictions.values()) == (*["other_side"] * 4, "sentence_denies")
+    assert film.doubting({1: "other_side"}).states == film.states
+
+
+def test_sentences_are_compared_with_all_that_was_decided() -> None:
+    film = reader_of(ScriptedEngine([0.8], [])).find(LOOK, (EDEMA,), side_of=side_of, zone_of=lambda *_: "lower zone")
+    film = replace(film, has_ratio=True, lateralities={0: "unknown"})
+
+    decided = film.decided()
+
+    for name in ("prompts", "states", "measured", "side_of", "zone_of", "lateralities", "has_ratio"):
+        assert getattr(decided, name) == getattr(film, name), name
+    assert film.zone_of is not None and film.side_of is not None
+
+
 @dataclass
 class CountingEngine(ScriptedEngine):
     """Counts the sentences that are generated together."""

@@ -169,6 +169,7 @@ def test_no_chain_of_duplicates_gives_a_finding_other_words() -> None:
     reading = reader.report(look(reader), [EDEMA, LEFT, RIGHT])
 
     assert reading.sentences[reading.prompts[0].sentence or 0].text == own
+    assert {sentence.text for sentence in reading.sentences} == {own, other}, "nor does it take those of a region"
 
 
 def test_a_skipped_region_does_not_shift_prompts_and_boxes() -> None:
@@ -200,6 +201,24 @@ def test_emphasis_tells_the_generator_only_what_was_decided() -> None:
         float((heard - feature_of(value))[0]) for heard, value in zip(engine.heard, (0.8, 0.65, 0.2, 0.8), strict=True)
     ]
     assert steps == pytest.approx([0.5 / 2**0.5, 0.0, -0.5 / 2**0.5, 0.0], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "threshold", "state", "step"),
+    [("real", 0.6, FindingState.UNCALIBRATED, 0.5), ("any", 1.0, FindingState.LEFT_OUT, -0.5)],
+)
+def test_a_sentence_is_moved_toward_what_is_to_be_reviewed_and_away_from_what_is_left_out(
+    trusted: Trusted, threshold: float, state: FindingState, step: float
+) -> None:
+    engine = ScriptedEngine([0.8], ["One"])
+    reader = reader_of(engine, ReportRule(emphasis=0.5), trusted=trusted)
+    decisions = replace(reader.manifest.decisions, thresholds={"edema": threshold})
+    reader.manifest = replace(reader.manifest, decisions=decisions)
+
+    (edema,) = reader.report(look(reader), [EDEMA]).prompts
+
+    assert edema.state is state
+    assert float((engine.heard[0] - feature_of(0.8))[0]) == pytest.approx(step / 2**0.5, abs=1e-4)
 
 
 @pytest.mark.parametrize(("emphasis", "stay"), [(0.0, ["Alike"]), (0.5, ["Same", "Alike"])])

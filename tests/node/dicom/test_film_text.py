@@ -13,7 +13,7 @@ from pydicom.datadict import dictionary_VR
 from pydicom.dataset import Dataset
 
 from node.character_sets import TERMS
-from node.dicom import film_text
+from node.dicom import attributes, film_text
 from node.dicom.film_text import DecodedText
 from node.domain import Film, Note, Reason
 from node.outputs import oru, report_txt, wording
@@ -162,6 +162,28 @@ def test_every_set_of_the_standard_is_known(number: str, escape: bytes, codec: s
     assert switched == DecodedText(text=f"A^{name}")
 
 
+CYRILLIC = "Иван".encode("iso8859-5")
+
+
+@pytest.mark.parametrize(
+    ("is_name", "encoded", "text"),
+    [
+        (True, b"^M\xfcller", "^Müller"),
+        (True, b"=\x1b(BM\xfcller", "=Müller"),
+        (True, b"\\M\xfcller", "\\Müller"),
+        (False, b"^=" + CYRILLIC, "^=Иван"),
+        (False, b"\n\x1b(BM\xfcller", "\nMüller"),
+        (False, b"\\M\xfcller", "\\Müller"),
+    ],
+)
+def test_a_set_is_active_until_a_delimiter_of_names_or_of_texts(encoded: bytes, text: str, *, is_name: bool) -> None:
+    sets = declared_as("ISO 2022 IR 100\\ISO 2022 IR 144")
+
+    read = film_text.decode(b"\x1b-L" + CYRILLIC + encoded, sets, is_name=is_name)
+
+    assert read == DecodedText(text=f"Иван{text}")
+
+
 @pytest.mark.parametrize(("escape", "name"), [(b"$B;3ED", "山田"), (b"$@;3ED", "山田"), (b"$(D0!", "丂")])
 def test_every_japanese_set_of_two_bytes_is_known(escape: bytes, name: str) -> None:
     read = film_text.decode(b"A=\x1b" + escape + b"\x1b(B", declared_as("\\ISO 2022 IR 159"), is_name=True)
@@ -248,6 +270,16 @@ def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
     report = next(outputs(answer))
     assert report.ReferencedRequestSequence[0].RequestedProcedureDescription == "Thorax für Köniz"
     assert film_of(answer).notes == RECODED
+
+
+def test_an_item_that_names_no_set_has_that_of_its_parent() -> None:
+    item = films.as_written(Dataset(), {"CodeMeaning": "Köniz".encode(LATIN)})
+    film = films.thumbnail({"RequestAttributesSequence": [item]})
+    film = films.as_written(film, {"SpecificCharacterSet": b"8859-1"})
+
+    with attributes.quiet():
+        assert film_text.settle(film) == ()
+    assert film.RequestAttributesSequence[0].CodeMeaning == "Köniz"
 
 
 def test_a_film_that_is_not_read_says_whose_text_was_left_out(tmp_path: Path) -> None:

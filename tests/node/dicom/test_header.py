@@ -12,15 +12,25 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
+from pydicom import dcmwrite
 from pydicom.datadict import dictionary_VR, tag_for_keyword
 from pydicom.dataelem import RawDataElement
-from pydicom.dataset import Dataset
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.filebase import DicomBytesIO
+from pydicom.filewriter import write_file_meta_info
 from pydicom.tag import BaseTag, Tag
-from pydicom.uid import ExplicitVRLittleEndian, ImplicitVRLittleEndian
+from pydicom.uid import (
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+)
 from pydicom.valuerep import EXPLICIT_VR_LENGTH_32
 
 from node.character_sets import LOST
 from node.dicom import attributes
+from node.dicom.file_head import FileMeta, read_head
 from node.dicom.film_header import calibrated_spacing, has_oblong_pixels, parse_header, pixel_shape, place_in_study
 from node.dicom.grayscale_header import LookUpTable, UnusableTable, parse_grayscale
 from node.dicom.header import identify, read_meta
@@ -39,6 +49,55 @@ STUDY, FILM = b"1.2.3\0", b"1.2.3.4\0"
 STUDY_TAG = b"\x20\0\x0d\0UI"
 UNDEFINED = 0xFFFFFFFF
 ITEM, SEQUENCE_END = struct.pack("<HHL", 0xFFFE, 0xE000, BULK), struct.pack("<HHL", 0xFFFE, 0xE0DD, 0)
+
+
+CLASS, INSTANCE = "MediaStorageSOPClass", "MediaStorageSOPInstance"
+
+
+def file_of(syntax: str, meta: Mapping[str, str], *, body: UID | None = None) -> bytes:
+    """A file of the object 1.3 of the class 1.2; body: the syntax of its dataset, if it is another one than it says."""
+    written, said, dataset = DicomBytesIO(), FileMetaDataset(), Dataset()
+    with attributes.quiet():
+        for name, uid in {"TransferSyntax": syntax, **meta}.items():
+            setattr(said, f"{name}UID", uid)
+        write_file_meta_info(written, said, enforce_standard=False)
+    dataset.SOPClassUID, dataset.SOPInstanceUID, dataset.Modality = "1.2", "1.3", "DX"
+    encoded, body = BytesIO(), body or UID(syntax)
+    dcmwrite(encoded, dataset, implicit_vr=body.is_implicit_VR, little_endian=body.is_little_endian)
+    return bytes(128) + b"DICM" + written.getvalue() + encoded.getvalue()
+
+
+@pytest.mark.parametrize("syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian])
+@pytest.mark.parametrize(
+    ("meta", "sop_class_uid", "sop_instance_uid"),
+    [
+        ({}, "1.2", "1.3"),
+        ({INSTANCE: "1.4"}, "1.2", "1.4"),
+        ({CLASS: "1.5"}, "1.5", "1.3"),
+        ({CLASS: "1.5", INSTANCE: "1.4"}, "1.5", "1.4"),
+    ],
+)
+def test_a_dataset_names_what_its_file_does_not(
+    syntax: UID, meta: dict[str, str], sop_class_uid: str, sop_instance_uid: str
+) -> None:
+    _, named = read_head(file_of(syntax, meta))
+
+    said = FileMeta(sop_class_uid=sop_class_uid, sop_instance_uid=sop_instance_uid, transfer_syntax_uid=str(syntax))
+    assert named == said
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file_of(ExplicitVRLittleEndian, {INSTANCE: "../1.4"}),
+        file_of(ExplicitVRLittleEndian, {CLASS: "CR", INSTANCE: "1.4"}),
+        file_of("deflated", {CLASS: "1.5", INSTANCE: "1.4"}, body=ExplicitVRLittleEndian),
+        file_of(DeflatedExplicitVRLittleEndian, {}, body=ExplicitVRLittleEndian),
+    ],
+)
+def test_a_file_whose_names_cannot_be_is_refused(content: bytes) -> None:
+    with pytest.raises(Refused, match="names no object, or a UID that is not valid"):
+        read_head(content)
 
 
 def element(group: int, number: int, vr: bytes, length: int) -> bytes:

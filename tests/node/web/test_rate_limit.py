@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.web.rate_limit import MOST_KEYS, RateLimit, network_of
+from tests.support.finished import parts_of
+from tests.support.service import settings_for
 
 
 class Clock:
@@ -29,6 +33,14 @@ def test_a_burst_passes_and_the_rest_waits() -> None:
     assert limit.take("eve") == 0
     clock.now = 10.0
     assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
+
+
+def test_a_user_asks_thirty_questions_at_once_and_two_a_second(tmp_path: Path) -> None:
+    rate = parts_of(settings_for(tmp_path, archive_port=104)).rate
+
+    assert [rate.take("ada", 29), rate.take("ada")] == [0, 0]
+    assert 0.3 < rate.take("ada") <= 0.5
+    assert rate.take("eve") == 0
 
 
 def test_several_are_taken_together_or_not_at_all() -> None:

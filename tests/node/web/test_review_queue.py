@@ -183,14 +183,22 @@ def test_the_queue_goes_beyond_the_listed_films(tmp_path: Path) -> None:
     assert found.total == 301
 
 
-def test_a_page_names_a_next_film_only_while_one_waits(tmp_path: Path) -> None:
+def test_a_page_names_a_next_film_only_while_one_waits_and_marks_stat(tmp_path: Path) -> None:
     node = finished(tmp_path, FindingState.INDETERMINATE)
     second = films.as_another(films.thumbnail(), "second", study="second")
+    urgent = str(second.StudyInstanceUID)
+    node.spool.mark_stat(urgent)
     node.read(second)
+    client = node.client()
 
     def names_next() -> bool:
-        return "Next film to review" in node.client().get(f"/studies/{STUDY}").text
+        return "Next film to review" in client.get(f"/studies/{STUDY}").text
 
+    pages = [client.get(path).text for path in ("/", "/review", f"/studies/{urgent}", f"/studies/{STUDY}")]
+    parts = [page.split('<b class="stat">STAT</b>') for page in pages]
+    assert [len(part) for part in parts] == [2, 2, 2, 1]
+    assert [(urgent in first, STUDY in first) for first, _ in parts[:2]] == [(True, False)] * 2, "the right one of two"
+    assert [(film.study, film.is_stat) for film in queue_of(node).films] == [(urgent, True), (STUDY, False)]
     assert names_next()
     judged = node.correct(second, prompt=KEY)
     assert not names_next(), "the page does not wait for the round"

@@ -8,12 +8,14 @@ from typing import cast
 
 import pytest
 from pydicom.dataset import Dataset
+from structlog.testing import capture_logs
 
 from models.contract import Box
 from models.lab.training.films import find_films, read_films
 from models.lab.training.runfile import FilmSource
 from node.commands.corrections import export
 from node.errors import InputError
+from node.jobs import answered_film, correcting
 from node.store.correction import CorrectionKind
 from tests.node.jobs.test_rounds import predecessor
 from tests.support import films, peers
@@ -116,6 +118,24 @@ def test_what_cannot_be_corrected_changes_nothing(reviewed: Reviewed) -> None:
         assert words in str(answer["detail"])
     assert reviewed.ask("POST", "/api/v1/films/1.2.3/corrections", {"kind": "reject", "prompt": PRESENT})[0] == 404
     assert reviewed.ask("GET", reviewed.path)[1] == {"corrections": []}
+
+
+def test_the_last_correction_lets_all_leave_and_is_audited_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node, film, are_last = Finished(tmp_path / "node"), films.thumbnail(), list[bool]()
+    films.keep(node.spool, film)
+    monkeypatch.setattr(answered_film, "read_film", lambda *_: None)
+    monkeypatch.setattr(correcting, "correct", lambda *_, is_last, **__: are_last.append(is_last))
+    study, uid = str(film.StudyInstanceUID), str(film.SOPInstanceUID)
+    client, rejection = node.client(user="anna"), {"kind": "reject", "prompt": PRESENT}
+
+    with capture_logs() as lines:
+        for body in (rejection, {**rejection, "finish": True}):
+            assert client.post(f"/api/v1/films/{uid}/corrections", json=body).status_code == 202
+
+    made, seen = ("correction.made", "anna", study, uid), ("corrections.finished", "anna", study, None)
+    assert are_last == [False, True]
+    audited = [(line["event"], line["user"], line["study"], line.get("sop_instance_uid")) for line in lines]
+    assert audited == [made, made, seen]
 
 
 def test_what_a_reader_writes_is_stored_as_it_is_seen_with_who_wrote_it_and_where(tmp_path: Path) -> None:

@@ -155,6 +155,16 @@ def test_what_is_no_film_is_refused_and_not_kept(
     assert sorted(node.spool.directory.glob("looks/*")) == before
 
 
+def test_below_the_reserve_of_the_disk_nothing_is_looked_at(
+    node: Finished, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(node.spool.directory.glob("looks/*"))
+    monkeypatch.setattr(node.spool, "reserve_bytes", 2**60)
+    answer = client.post("/api/v1/looks", content=picture(PNG), headers={"Content-Type": PNG})
+    assert (answer.status_code, "disk" in answer.json()["detail"]) == (503, True)
+    assert sorted(node.spool.directory.glob("looks/*")) == before
+
+
 def test_a_film_whose_upload_is_cancelled_is_not_kept(node: Finished) -> None:
     before = sorted(node.spool.directory.glob("looks/*"))
 
