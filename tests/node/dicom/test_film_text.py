@@ -272,10 +272,11 @@ def test_texts_of_the_request_are_decoded_too(tmp_path: Path) -> None:
     assert film_of(answer).notes == RECODED
 
 
-def test_an_item_that_names_no_set_has_that_of_its_parent() -> None:
-    item = films.as_written(Dataset(), {"CodeMeaning": "Köniz".encode(LATIN)})
+@pytest.mark.parametrize(("declared", "own"), [(b"8859-1", None), (b"ISO_IR 192", b"ISO_IR 100")])
+def test_an_item_has_its_own_set_or_else_that_of_its_parent(declared: bytes, own: bytes | None) -> None:
+    item = films.as_written(Dataset(), {"SpecificCharacterSet": own, "CodeMeaning": "Köniz".encode(LATIN)})
     film = films.thumbnail({"RequestAttributesSequence": [item]})
-    film = films.as_written(film, {"SpecificCharacterSet": b"8859-1"})
+    film = films.as_written(film, {"SpecificCharacterSet": declared})
 
     with attributes.quiet():
         assert film_text.settle(film) == ()
