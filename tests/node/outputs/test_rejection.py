@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Final
@@ -20,15 +21,16 @@ from node.dicom import rejection_note
 from node.dicom.question_object import class_of
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.hl7.text import read
-from node.outputs import rejection
+from node.outputs import messages, oru, rejection
 from node.outputs.study_parts import divide
 from node.service.worker import deliveries_of_study
 from node.settings.destinations import DicomDestination
+from node.store.rounds import RoundMark
 from node.store.spool import Spool
-from node.store.study_facts import rejections_of
+from node.store.study_facts import StudyFacts, rejections_of
 from tests.node.jobs.test_rounds import STUDY, Bench, film
-from tests.node.test_metrics import samples
-from tests.support import films, peers, validators
+from tests.node.test_metrics import samples as metrics_in
+from tests.support import films, peers, samples, validators
 from tests.support.documents import replaced
 from tests.support.finished import pages_of, parts_of
 from tests.support.orthanc import beside_node
@@ -142,13 +144,63 @@ def test_a_note_of_dcmtk_rejects_what_the_node_wrote_of_its_films_alone(tmp_path
     [note] = bench.objects([delivery], "rejection")
     assert note.SOPClassUID == KeyObjectSelectionDocumentStorage
     assert note.ConceptNameCodeSequence[0].CodeValue == title
-    counted = samples(bench.steps.metrics.registry, "cxr_films_rejected_total")
+    counted = metrics_in(bench.steps.metrics.registry, "cxr_films_rejected_total")
     assert [reason for (reason,), count in counted.items() if count] == [REASONS[title]]
     assert rejected_uids(note) == uids(written)
     assert not kept & uids(written)
     assert all(bench.spool.has_output(delivery) for delivery in written)
     assert str(note.PatientID) == "WRONG"
     assert validators.dciodvfy(note) == []
+
+
+PLACE: Final = ("P-1", "CLINIC", "A-1")
+
+
+@pytest.mark.parametrize(
+    ("sent", "rejected", "instead", "is_withdrawn"),
+    [
+        ("ab", "a", None, False),
+        ("ab", "abc", None, True),
+        ("", "a", None, False),
+        *(("a", "", place, True) for place in (PLACE, ("P-1", "", "A-1"), ("P-1", "CLINIC", ""))),
+        *(("a", "", place, False) for place in (("", "CLINIC", "A-1"), ("P-2", "CLINIC", "A-1"))),
+        *(("a", "", place, False) for place in (("P-1", "WARD", "A-1"), ("P-1", "CLINIC", "A-2"))),
+    ],
+)
+def test_a_message_is_withdrawn_if_all_its_films_are_rejected_or_another_is_for_the_same_patient_and_request(
+    sent: str, rejected: str, instead: messages.Place | None, is_withdrawn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def output(uid: str) -> OutputObject:
+        return messages.as_output("oru", report, uid)
+
+    report = samples.report()
+    note = rejection_note.RejectionNote(
+        title=rejection_note.TITLES["113037"], rejected=frozenset(rejected), header=Dataset()
+    )
+    mark = RoundMark(number=1, created_at=datetime.now(UTC), files=(), outputs=(output("1.1"),))
+    facts = StudyFacts(
+        uid=STUDY, folder=Path(), is_stat=False, instances=(), rounds=(mark,), notes={"note": note}, corrections=(),
+        waiting=frozenset(), answers=(), readings={},
+    )  # fmt: skip
+    places = {b"old": (sent, PLACE), b"new": ("a", instead or PLACE)}
+
+    def read_back(content: bytes) -> messages.SentMessage:
+        of, place = places[content]
+        return messages.SentMessage(films=frozenset(of), place=place, is_withdrawal=False)
+
+    writer = messages.MessageWriter(
+        write=oru.write, read=read_back, withdrawn=lambda content, _uid, _at, new: content + b"".join(new)
+    )
+    monkeypatch.setattr(messages, "writer_of", lambda _kind: writer)
+    past = rejection.Past(
+        facts=facts, report=report, headers={}, identities={}, nobodys=(), content_of=lambda _output: b"old",
+        zone=samples.BERLIN,
+    )  # fmt: skip
+
+    found = list(messages.withdraw("oru", past, new=[] if instead is None else [(output("1.2"), b"new")]))
+
+    assert [content for _, content in found] == ([b"oldnew" if instead else b"old"] if is_withdrawn else [])
+    assert [output.voids for output, _ in found] == ([() if instead else ("1.1",)] if is_withdrawn else [])
 
 
 def test_the_same_rejection_is_noted_and_counted_once(tmp_path: Path) -> None:
@@ -166,7 +218,7 @@ def test_the_same_rejection_is_noted_and_counted_once(tmp_path: Path) -> None:
 
     assert [delivery.kind for delivery in sent] == ["rejection"]
     assert sorted(delivery.kind for delivery in later) == ["gsps", "sr"]
-    counted = samples(bench.steps.metrics.registry, "cxr_films_rejected_total")
+    counted = metrics_in(bench.steps.metrics.registry, "cxr_films_rejected_total")
     assert {reason: count for (reason,), count in counted.items() if count} == {"quality": 1.0}
 
 
