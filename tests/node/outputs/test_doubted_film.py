@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from models.contract import Box, Doubt, FindingState, PromptKind, Question, ViewReading
+from language.sentences import not_seen
+from models.contract import Box, Doubt, FindingState, PromptKind, Question, Sentence, ViewReading
 from node.domain import Film, Note
 from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
@@ -143,13 +144,15 @@ def test_a_film_called_normal_beside_a_finding_is_noted_once(
             named = said.pathologies if only is None else (replace(said.pathologies[0], key=only),)
             found = tuple(replace(each, state=finding) for each in named)
             whole = replace(found[0], key="no_finding", kind=PromptKind.NO_FINDING, state=normal, boxes=())
-            return replace(said, prompts=(*found, whole))
+            denial = Sentence(text=not_seen("There is no edema."), prompt=found[0].key, score=0.1, boxes=())
+            return replace(said, prompts=(*found, whole), sentences=(*said.sentences, denial))
 
     film = read(tmp_path, CASES["plain"], reader=Ambiguous(PLAIN))
 
     assert {(found.state, found.contradiction) for found in film.findings} == {(finding, None)}
     assert film.notes.count(Note.CALLED_NORMAL) == int(has_note)
     assert (wording.CAUTIONS[Note.CALLED_NORMAL] in impression.of_film(film)) is has_note
+    assert [said.text for said in film.withheld] == ["There is no edema."] * has_note
 
 
 @pytest.mark.parametrize("of", ["mirrored", "bone", "plain"])

@@ -344,6 +344,7 @@ NARROW: dict[str, dict[str, object]] = {
     "fractions": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "VOILUTFunction": "LINEAR_EXACT"},
     "a falling slope": {"RescaleSlope": "-0.0001", "RescaleIntercept": "0.3", "VOILUTFunction": "LINEAR_EXACT"},
     "sigmoid": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "VOILUTFunction": "SIGMOID"},
+    "signed": {"RescaleSlope": "0.0001", "PixelRepresentation": 1, "VOILUTFunction": "LINEAR_EXACT"},
     "no window": {"RescaleSlope": "0.0001", "RescaleIntercept": "-0.1", "WindowCenter": None, "WindowWidth": None},
 }
 

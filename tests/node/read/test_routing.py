@@ -338,6 +338,8 @@ def test_parts_and_views_are_known_in_many_languages(keyword: str, word: str, ex
         ({"BodyPartExamined": "XQZ", "AnatomicRegionSequence": coded("816094009", "SCT")}, READ),
         ({"BodyPartExamined": "", "AnatomicRegionSequence": coded("TH", "99SITE")}, UNKNOWN),
         ({"BodyPartExamined": "", "AnatomicRegionSequence": coded("816094009", "99SITE")}, UNKNOWN),
+        ({"BodyPartExamined": "THORAX FACE"}, READ),
+        ({"BodyPartExamined": "FACE"}, NOT_CHEST),
         ({"BodyPartExamined": "XQZ", "StudyDescription": "Rodilla derecha"}, NOT_CHEST),
         ({"BodyPartExamined": "", "SeriesDescription": "膝関節 正面"}, NOT_CHEST),
         ({"BodyPartExamined": "", "ProtocolName": "Kolano boczne"}, NOT_CHEST),

@@ -135,6 +135,12 @@ def test_a_study_has_unread_files_until_a_round_covers_each(spool: Spool) -> Non
     spool.mark_round(STUDY, mark(first, late, number=2))
     assert [round_mark.files for round_mark in spool.rounds(STUDY)] == [(first,), (first, late)]
 
+    spool.keep_document(STUDY, "corrections", "c", {})
+    assert spool.has_unread(STUDY) and not spool.remove_study(STUDY)
+
+    spool.mark_round(STUDY, replace(mark(first, late, number=3), corrections=("c",)))
+    assert not spool.has_unread(STUDY)
+
 
 def test_the_mark_of_one_round_never_replaces_that_of_another(spool: Spool) -> None:
     spool.mark_round(STUDY, first := mark("a"))
@@ -266,6 +272,14 @@ def test_the_newest_version_is_the_last_received_at_any_clock(spool: Spool) -> N
     again = keep(spool, b"first")
     assert again.is_new
     assert spool.instances(STUDY) == (again.instance,)
+
+    newest = [keep(spool, bytes([body])).instance for body in range(7)][-1]  # 10 is after 9
+    assert spool.instances(STUDY) == (newest,)
+    assert [instance.number for instance in spool.versions(STUDY)] == [*range(2, 11), 1]
+
+    newest.path.write_bytes(b"damaged")
+    mended = keep(spool, bytes([6]))
+    assert mended.is_new and mended.instance.number == newest.number
 
 
 def test_objects_come_in_the_order_of_their_arrival(spool: Spool) -> None:
