@@ -183,6 +183,14 @@ def test_the_table_of_urgency_covers_the_set() -> None:
     assert vocabulary.by_urgency([unknown, finding(OPACITY, probability=0.7), finding()])[-1] == unknown
 
 
+def test_each_critical_finding_has_a_line_of_its_own() -> None:
+    of = film(findings=(*(finding(samples.PNEUMOTHORAX) for _ in range(6)), finding()))
+
+    lines = impression.of_film(of)
+
+    assert [line[:2] for line in lines[:7]] == [*(f"{number}." for number in range(1, 7)), "an"]
+
+
 def test_a_percent_sign_stays_with_its_number() -> None:
     for width in range(20, 60):
         for line in oru.broken("Left pleural effusion, 64 %; opacity on both sides, 60 %.", width=width):

@@ -197,6 +197,14 @@ DECLARED: dict[str, Callable[[], Dataset]] = {
 }
 
 
+def test_zeros_that_fill_up_a_run_length_segment_are_no_pixels() -> None:
+    film = films.at_depth(8)
+    segment = imagecodecs.packbits_encode(film.pixel_array.tobytes())
+    frame = struct.pack("<16L", 1, 64, *[0] * 14) + segment + bytes(2)
+
+    assert np.array_equal(decoded.load(with_frame(film, frame, RLELossless)).gray, decoded.load(films.at_depth(8)).gray)
+
+
 def test_the_size_of_a_codestream_is_without_its_offset() -> None:
     frame = bytearray(jpeg_2000(100))
     struct.pack_into(">2L", frame, 16, 10, 20)

@@ -613,7 +613,15 @@ def test_the_commands_take_a_reader(tmp_path: Path, classifier: Path, command: s
     assert "pleural" in done.stdout.lower() or list((tmp_path / "out").rglob("*.dcm"))
 
 
-def test_the_rule_of_a_film_comes_from_the_reader(classifier: Path) -> None:
+def for_adults(_directory: Path) -> Scripted:
+    made = Scripted()
+    made.ages, made.measured, made.left_out = range(18, 130), frozenset({"edema"}), frozenset({"pneumonia"})
+    return made
+
+
+def test_the_rule_of_a_film_comes_from_the_reader(classifier: Path, tmp_path: Path) -> None:
     rule = manifest.read_film_rule(classifier, reader=EXAMPLE)
+    adults = manifest.read_film_rule(tmp_path, reader=f"{__name__}:for_adults")
 
     assert (rule.gray, rule.square(100, 60)) == ("voi", (20, 0, 80, 60))
+    assert (adults.ages, adults.measured, adults.left_out) == (range(18, 130), ("edema",), ("pneumonia",))
