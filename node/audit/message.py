@@ -136,7 +136,9 @@ def _participants(root: ET.Element, rule: AuditRule, event: Event, reporter: Rep
             role = _APPLICATION_ROLE if rule.subject is Subject.NOTHING else None
             _node(root, reporter, role=role)
         case Party.USER:
-            _participant(root, _text(event, "user") or host or _NOBODY, host=host, is_requestor=True)
+            # Whoever performed what an alert reports is not its requestor (PS3.15 A.5.3.11).
+            is_requestor = rule.subject is not Subject.ALERT
+            _participant(root, _text(event, "user") or host or _NOBODY, host=host, is_requestor=is_requestor)
             _node(root, reporter)
         case Party.WORKSTATION:
             _peer(root, _text(event, "calling_aet"), host, is_requestor=True)

@@ -61,8 +61,8 @@ def test_a_stage_trains_its_weights_and_no_others(run: Run, film_store: FilmStor
     torch.nn.init.constant_(trainer.model.network.post_decoder.gate, 0.5)
     before = {key: weight.clone() for key, weight in trainer.model.network.state_dict().items()}
 
-    with disturbed(trainer.model.network.train(), trainer.stage.noise):
-        outcomes = [take_step(trainer, step, trainer.batches(step), stop=False) for step in range(2)]
+    # Without noise: what PyTorch draws is not the same on every machine.
+    outcomes = [take_step(trainer, step, trainer.batches(step), stop=False) for step in range(2)]
 
     made = [
         {"gradient": own.gradient, **dict(zip(trainer.stage.losses, own.losses.tolist(), strict=True))}

@@ -57,10 +57,10 @@ NEEDED = frozenset("PixelData TransferSyntaxUID SOPClassUID SpecificCharacterSet
 
 
 def planted(film: Dataset, *, step: int = 1) -> Dataset:
-    """Give each attribute of the standard that a film lacks a value of the patient; step: each so manieth."""
+    """Give attributes of the standard that a film lacks, those whose tag `step` divides, a value of the patient."""
     item = Dataset()
     with attributes.quiet():
-        for tag in list(DicomDictionary)[::step]:
+        for tag in (tag for tag in DicomDictionary if tag % step == 0):
             vr, keyword = dictionary_VR(tag), keyword_for_tag(tag)
             if tag >> 16 in (0x0028, 0x0000, 0x0002) or tag >> 16 > 0x5400 or keyword in NEEDED or vr not in PLANTED:
                 continue

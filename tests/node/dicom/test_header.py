@@ -94,6 +94,7 @@ def test_a_dataset_names_what_its_file_does_not(
         file_of("deflated", {CLASS: "1.5", INSTANCE: "1.4"}, body=ExplicitVRLittleEndian),
         file_of(DeflatedExplicitVRLittleEndian, {}, body=ExplicitVRLittleEndian),
     ],
+    ids=["instance", "class", "syntax", "not deflated"],
 )
 def test_a_file_whose_names_cannot_be_is_refused(content: bytes) -> None:
     with pytest.raises(Refused, match="names no object, or a UID that is not valid"):

@@ -105,11 +105,11 @@ def test_a_body_that_goes_on_slowly_is_read_to_its_end() -> None:
             pass
         await say(send)
 
-    limits = Limits(connections=8, stalled_seconds=1.0, body_bytes=50)
+    limits = Limits(connections=8, stalled_seconds=2.0, body_bytes=50)
     request = b"POST /films HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 300\r\n\r\n"
     with serving(limits=limits, application=read_body) as served, served.connect(request) as connection:
         for _ in range(6):
-            time.sleep(0.25)
+            time.sleep(0.4)
             connection.sendall(b"x" * 50)
 
         assert read_to_end(connection).startswith(ANSWERED)

@@ -258,6 +258,7 @@ def test_a_process_ends_with_the_code_that_tells_its_supervisor_why(
     monkeypatch.setattr(app, "run", run)
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(DecoderProcesses, "start", lambda *_: None)
+    monkeypatch.setattr(app, "keep_between_films", lambda: None)  # it cannot be undone in this process
     handled = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = [signal.getsignal(number) for number in handled]
     found: int | str | None
