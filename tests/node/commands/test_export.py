@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
@@ -54,6 +54,11 @@ PLANTED = {
 }
 # What says which film this is and how it looks: with a planted value it were another film.
 NEEDED = frozenset("PixelData TransferSyntaxUID SOPClassUID SpecificCharacterSet".split())
+
+
+def changed(values: Mapping[str, object]) -> Dataset:
+    """Return a copy of the film, which the tests of a process share, with other values."""
+    return films.changed(deepcopy(FILM), values)
 
 
 def planted(film: Dataset, *, step: int = 1) -> Dataset:
@@ -108,7 +113,7 @@ def files_of(out: Path) -> dict[str, bytes]:
 
 
 def test_an_export_holds_films_objects_and_labels_and_names_nobody(tmp_path: Path, node: Settings) -> None:
-    film = planted(films.changed(deepcopy(FILM), {}), step=9)
+    film = planted(changed({}), step=9)
     bench = read(node, film)
     correct(bench, 1, CorrectionKind.REJECT, prompt=KEY, by=READER)
     correct(bench, 2, CorrectionKind.ADD, prompt="cardiomegaly", box=Box(left=2, top=3, right=20, bottom=30), by=READER)
@@ -146,7 +151,7 @@ def test_an_export_holds_films_objects_and_labels_and_names_nobody(tmp_path: Pat
 
 @pytest.mark.parametrize(("age", "told"), [("089Y", "089Y"), ("090Y", "090Y"), ("103Y", "090Y")])
 def test_nobody_is_older_than_ninety_and_no_time_of_day_leaves(tmp_path: Path, age: str, told: str) -> None:
-    film = films.changed(deepcopy(FILM), {"PatientAge": age, "PatientBirthDate": "", "StudyTime": "101530"})
+    film = changed({"PatientAge": age, "PatientBirthDate": "", "StudyTime": "101530"})
     values, person = decoding.stored_values(films.saved(tmp_path, film)), deidentified.person_of(film, "a")
 
     made = dcmread(BytesIO(deidentified.film(film, values, person, Pseudonyms(key=b"0" * 64))))
@@ -157,7 +162,7 @@ def test_nobody_is_older_than_ninety_and_no_time_of_day_leaves(tmp_path: Path, a
 
 
 def test_what_becomes_of_each_attribute_is_as_recorded(tmp_path: Path, node: Settings) -> None:
-    film = planted(films.changed(deepcopy(FILM), {"PatientAge": "103Y", "RescaleType": "OD"}), step=17)
+    film = planted(changed({"PatientAge": "103Y", "RescaleType": "OD"}), step=17)
     bench, study = read(node, film), str(FILM.StudyInstanceUID)
     [instance] = bench.spool.instances(study)
     sent = [dcmread(BytesIO(bench.spool.output(output) or b"")) for output in bench.spool.rounds(study)[-1].outputs]
@@ -191,11 +196,11 @@ def test_a_film_that_the_archive_rejected_is_left_out(tmp_path: Path, node: Sett
 def test_what_cannot_leave_is_counted_with_its_reason(tmp_path: Path, node: Settings) -> None:
     names = {name: f"2.25.{number}{NUMBER}" for number, name in enumerate(("damaged", "lateral", "unread"), 1)}
     bench = read(node, FILM)
-    bench.receive(films.changed(deepcopy(FILM), {"SOPInstanceUID": names["damaged"]}))
+    bench.receive(changed({"SOPInstanceUID": names["damaged"]}))
     study = str(FILM.StudyInstanceUID)
     bench.receive(films.changed(films.lateral(), {"SOPInstanceUID": names["lateral"], "StudyInstanceUID": study}))
     bench.round()
-    bench.receive(films.changed(deepcopy(FILM), {"SOPInstanceUID": names["unread"]}))
+    bench.receive(changed({"SOPInstanceUID": names["unread"]}))
     kept = {instance.sop_instance_uid: instance.path for instance in bench.spool.instances(study)}
     content = bytearray(kept[names["damaged"]].read_bytes())
     content[-1] ^= 1
@@ -225,7 +230,7 @@ def test_what_cannot_leave_is_counted_with_its_reason(tmp_path: Path, node: Sett
 def test_a_value_that_names_the_patient_leaves_in_no_field(
     tmp_path: Path, keyword: str, value: str, *, stays: bool
 ) -> None:
-    film = films.changed(deepcopy(FILM), {"PatientName": f"{NAME}^Ed", "PatientID": NUMBER})
+    film = changed({"PatientName": f"{NAME}^Ed", "PatientID": NUMBER})
     film.add_new(keyword, dictionary_VR(keyword), value)
     values, person = decoding.stored_values(films.saved(tmp_path, film)), deidentified.person_of(film, "a")
 
@@ -266,7 +271,7 @@ def test_a_film_keeps_its_values_at_any_depth(tmp_path: Path, bits: int, signed:
 def test_the_texts_of_a_report_name_no_film(tmp_path: Path, node: Settings) -> None:
     bench, uids = Bench(node.storage.directory), [f"2.25.{number}{NUMBER * 4}" for number in (1, 2)]
     for uid in uids:
-        bench.receive(films.changed(deepcopy(FILM), {"SOPInstanceUID": uid}))
+        bench.receive(changed({"SOPInstanceUID": uid}))
     bench.round()
     outputs = [
         bench.spool.output(output) or b"" for output in bench.spool.rounds(str(FILM.StudyInstanceUID))[-1].outputs

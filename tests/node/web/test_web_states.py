@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from fastapi import FastAPI
+from pydicom.dataset import Dataset
 from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse
 from starlette.testclient import TestClient
@@ -23,7 +24,7 @@ from node.answers.questions import Topic, understand
 from node.cardiothoracic_ratio import MeasuredLine
 from node.commands import operate
 from node.config import SiteSettings
-from node.domain import Delivery, DeliveryState, StudyState
+from node.domain import Delivery, DeliveryState, Film, StudyState
 from node.output_kinds import OUTPUTS
 from node.outputs import impression, rejection, wording
 from node.outputs.corrected_film import CORRECTED
@@ -189,6 +190,14 @@ def test_only_a_known_user_sees_the_patient(node: Finished) -> None:
 LONG_STUDY = f"1.2.{'3' * 60}"
 
 
+def keep_read(node: Finished, film: Dataset, answer: Film, *, study_uid: str) -> str:
+    """Keep a film with what was read on it; returns its UID."""
+    kept = films.keep(node.spool, film, study_uid=study_uid).instance
+    reading = encode(replace(answer, source=kept.sop_instance_uid))
+    node.spool.keep_reading(study_uid, kept.sop_instance_uid, {**reading, "file": kept.path.name})
+    return kept.sop_instance_uid
+
+
 @pytest.fixture
 def two_to_review(node: Finished) -> list[str]:
     """A study of two patients' films, each with a finding that is present and one to be reviewed; their UIDs."""
@@ -197,10 +206,7 @@ def two_to_review(node: Finished) -> list[str]:
     for number, patient in enumerate((PATIENT, {**PATIENT, "PatientName": "Abc^Other", "PatientID": "OTHER-8"})):
         taken = {"AcquisitionDate": "20240131", "AcquisitionTime": f"09{number}500", "PatientAge": f"06{number}Y"}
         film = films.as_another(films.thumbnail({**patient, **taken}), f"to review {number}", study="two")
-        kept = films.keep(node.spool, film, study_uid=LONG_STUDY).instance
-        reading = encode(replace(said, source=kept.sop_instance_uid))
-        node.spool.keep_reading(LONG_STUDY, str(number), {**reading, "file": kept.path.name})
-        uids.append(kept.sop_instance_uid)
+        uids.append(keep_read(node, film, said, study_uid=LONG_STUDY))
 
     node.ledger.set_study(LONG_STUDY, "finished")
     row = ReviewRow(study_uid=LONG_STUDY, film="", reason="near_threshold", is_stat=False, urgency=1, received_at=0)
@@ -262,9 +268,7 @@ def test_a_line_says_the_worst_of_its_films_and_nothing_of_a_rejected_one(node: 
     )
     made = [films.as_another(films.thumbnail(), f"line {number}", study="line") for number in range(len(answers))]
     for film, answer in zip(made, answers, strict=True):
-        kept = films.keep(node.spool, film, study_uid=STUDY).instance
-        reading = encode(replace(answer, source=kept.sop_instance_uid))
-        node.spool.keep_reading(STUDY, kept.sop_instance_uid, {**reading, "file": kept.path.name})
+        keep_read(node, film, answer, study_uid=STUDY)
     rejected = films.changed(highdicom_note(made[-1]), {"StudyInstanceUID": STUDY})
     films.keep(node.spool, rejected, study_uid=STUDY)
     node.ledger.set_study(STUDY, "finished")
