@@ -11,19 +11,16 @@
 #   make paper-small  from miniatures of the paper's data sets to its tables, with a small network; two minutes
 #   make train    the demonstration model anew, into train-out/; about six hours on two cores
 #   make clean    removes what these commands made, but not train-out/, which took hours
-#   make chaos    kill -9, a full disk, archives that go away, under load; half an hour, nothing may be lost
-#   make soak     ten callers, good and bad, for 30 minutes: memory, threads and descriptors must not grow
-#   make day      24 hours of a hospital in 30 minutes, watched by Prometheus: nothing lost, memory flat, each alert once
-#   make flood    2,000 idle HTTP connections for five minutes: films are taken and probes answered
-#   make conformance  make encodings, then OHIF, dwv, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
+#   make chaos    kill -9, a full disk, an archive that goes away, under load; ten minutes, nothing may be lost
+#   make soak     ten DICOM callers, good and bad, and 2,000 idle HTTP connections for 30 minutes: nothing may grow
+#   make conformance  make encodings, then OHIF, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make encodings  good films of every encoder at hand, in every wrapping: each must be read with the same pixels; some minutes
-#   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; an hour
+#   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; half an hour
 #   make bench-quick  the same for one film at a time; five minutes
 #   make sweep    250 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; half an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; some minutes
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
 #   make fuzz     bent associations, requests, pixels and files for half an hour
-#   make pythons  the quick tests on the other Pythons of 3.11 to 3.13 that are here, without PyTorch
 #   make docs     the documents as pages, into site/; needs no network once the extra docs is installed
 #   make sbom     what the default install holds, and its licences, into dist/
 #   make digests  the images' base images by digest and their packages by hash, into deploy/image; asks registries, by docker
@@ -72,7 +69,7 @@ DRILLS := drill and not full_size and not gpu
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check drills drills-short quick durations coverage lint types collect run-tests train full-size paper-small
-.PHONY: chaos soak day flood encodings bench bench-quick sweep pictures dashboards fuzz conformance pythons sbom digests audit release-check docs
+.PHONY: chaos soak encodings bench bench-quick sweep pictures dashboards fuzz conformance sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
@@ -163,7 +160,7 @@ full-size: setup
 	$(VENV)/bin/python -m pytest -q -s -m full_size tests/drills/test_full_size.py
 
 # Each ends with one JSON object; --help says what can be chosen.
-chaos soak day flood encodings: setup system-packages
+chaos soak encodings: setup system-packages
 	$(VENV)/bin/python -m tests.drills.$@
 
 fuzz: setup system-packages
@@ -185,9 +182,6 @@ dashboards: setup system-packages model
 bench bench-quick: setup system-packages model
 	$(PIP) --editable '.[bench]'
 	$(VENV)/bin/python -m tests.drills.bench $(if $(filter bench-quick,$@),--quick) $(if $(ONLY),--only $(ONLY))
-
-pythons: setup
-	$(VENV)/bin/python -m tests.repository.pythons
 
 # In an environment of its own, because .venv may hold the ONNX Runtime for a CPU. Without TensorRT, which comes from an
 # index of NVIDIA, the other two are proven.

@@ -62,20 +62,12 @@ class Failed(Exception):
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tests.drills.paper_small", description="The paper's way, on miniatures.")
     parser.add_argument("--out", type=Path, metavar="DIR", help="keep everything there; default: nothing is kept")
-    options = parser.parse_args(arguments)
-    if options.out is not None:
-        return whole(options.out)
+    options, began = parser.parse_args(arguments), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="paper-small-") as folder:
-        return whole(Path(folder))
-
-
-def whole(folder: Path) -> int:
-    """Go the whole way; returns the exit code."""
-    began = time.monotonic()
-    try:
-        figures = go(folder)
-    except Failed as failed:
-        figures = {"failed": str(failed)}
+        try:
+            figures = go(options.out or Path(folder))
+        except Failed as failed:
+            figures = {"failed": str(failed)}
     seconds = time.monotonic() - began
     passed = "failed" not in figures and seconds < LIMIT_SECONDS
     sys.stdout.write(json.dumps({"passed": passed, "seconds": round(seconds, 1), **figures}) + "\n")

@@ -1,10 +1,11 @@
-"""Runnable: ten callers at once, good and bad, for as long as asked: what a node needs must not grow.
+"""Runnable: all callers at once, good and bad, for as long as asked: what a node needs must not grow.
 
     python -m tests.drills.soak [--minutes 30] [--seed N]
 
-Some load to warm up, a rest, the load that counts, a rest; then what the node needs is compared. Each way to call takes
-one connection, and some leave it half-open for a while: a node must get rid of it by itself. The last line is one JSON
-object with `passed`.
+Ten speak DICOM, each way to call over a connection of its own, and some leave it half-open for a while: a node must get
+rid of it by itself. Meanwhile 2,000 HTTP clients complete no request, of a node that may open 1,024 files: every film
+must be taken, and every probe and scrape answered. Some load to warm up, a rest, the load that counts, a rest; then
+what the node needs is compared. The last line is one JSON object with `passed`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from pynetdicom import AE, build_context
 
@@ -35,13 +36,11 @@ from models.progress import ProgressReport
 from node.commands import operate
 from node.config import Settings
 from tests.drills.chaos.night import wait_until_idle
+from tests.drills.http_clients import Probing, idle_clients, probe, repeating
 from tests.support import films, pdus, peers
 from tests.support.processes import Vitals, vitals_of
 from tests.support.service import Service, settings_for
 
-MOST_GROWTH = 0.05
-ROOM = 32
-"""A good deal less than the calls of each way in half an hour."""
 CALLER = "TESTER"
 CALLERS: Final = 10
 _IDLE_SECONDS: Final = 3.0
@@ -59,29 +58,11 @@ _NUMBERS = itertools.count(1)
 """Of the calls of all `Callers` of a process: what is new has a number, and so a UID, that no earlier call had."""
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.drills.soak", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    arguments = parser.parse_args()
-    seconds = arguments.minutes * 60.0
-    plan = Shift(
-        warm_up_seconds=min(seconds / 10, 120.0),
-        seconds=seconds,
-        most_growth=MOST_GROWTH,
-        room=ROOM,
-        seed=arguments.seed,
-    )
-    with tempfile.TemporaryDirectory() as folder, progress.on(sys.stdout) as say:
-        figures = run(plan, Path(folder), say=say)
-    sys.stdout.write(json.dumps(figures) + "\n")
-    return 0 if figures["passed"] else 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
     """How long the load lasts, at least, and how much may grow.
 
+    idle_clients, descriptors: HTTP connections that are idle under load, and how many files the node may open
     most_growth: of the memory, from the second third of the load to its last
     room: threads, and descriptors, by which the engine's pools may still grow after the warm-up; they have a largest
         size. Every way to call is gone oftener than that, so one that leaves something behind is found.
@@ -89,9 +70,33 @@ class Shift:
 
     warm_up_seconds: float
     seconds: float
-    most_growth: float
-    room: int
     seed: int
+    idle_clients: int = 2000
+    descriptors: int = 1024
+    most_growth: float = 0.05
+    room: int = 32
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.drills.soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    arguments = parser.parse_args()
+    seconds = arguments.minutes * 60.0
+    plan = Shift(warm_up_seconds=min(seconds / 10, 120.0), seconds=seconds, seed=arguments.seed)
+    with tempfile.TemporaryDirectory() as folder, progress.on(sys.stdout) as say:
+        figures = run(plan, Path(folder), say=say)
+    sys.stdout.write(json.dumps(figures) + "\n")
+    return 0 if figures["passed"] else 1
+
+
+class Called(NamedTuple):
+    """Who called a node: DICOM callers, idle HTTP clients by how they ended, answers to probes and to scrapes."""
+
+    callers: Callers
+    idle: Mapping[str, Counter[str]]
+    probed: Probing
+    scraped: Probing
 
 
 def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]:
@@ -99,13 +104,19 @@ def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]
     with peers.ReceivingArchive() as archive:
         plain = settings_for(folder / "node", archive_port=archive.port, callers=(CALLER,))
         settings = replace(plain, listener=replace(plain.listener, idle_seconds=_IDLE_SECONDS))
-        with Service(settings) as node:
+        with Service(settings, descriptors=shift.descriptors) as node:
             samples: list[Vitals] = []
 
-            def load(stage: str, seconds: float, *, seed: int, calls: int) -> Callers:
+            def load(stage: str, seconds: float, *, seed: int) -> Called:
                 began = time.monotonic()
-                with Callers(port=node.dicom_port, count=CALLERS, seed=seed) as callers:
-                    while (passed := time.monotonic() - began) < seconds or callers.fewest < calls:
+                with (
+                    idle_clients(port=node.http_port, count=shift.idle_clients) as idle,
+                    repeating(lambda: probe(node.http_port, "/ready"), every_seconds=0.25) as probed,
+                    repeating(lambda: probe(node.http_port, "/metrics"), every_seconds=2.0) as scraped,
+                    Callers(port=node.dicom_port, count=CALLERS, seed=seed) as callers,
+                ):
+                    # As many calls to warm up as under load: what pools keep open depends on how many come at once.
+                    while (passed := time.monotonic() - began) < seconds or callers.fewest <= shift.room:
                         if passed > seconds + _MORE_CALLS_LIMIT_SECONDS:
                             break
                         say(stage, min(int(passed), int(seconds)), int(seconds))
@@ -113,28 +124,35 @@ def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]
                         callers.is_behind = unread(settings) > _MOST_BEHIND
                         time.sleep(_SAMPLE_SECONDS)
                 wait_until_idle(settings, patience_seconds=_REST_LIMIT_SECONDS)
-                return callers
+                return Called(callers, idle, probed, scraped)
 
-            # As many calls as under load: what pools keep open depends on how many come at once.
-            load("warming up", shift.warm_up_seconds, seed=shift.seed, calls=shift.room + 1)
+            load("warming up", shift.warm_up_seconds, seed=shift.seed)
             before = at_rest(node.pid)
             samples.clear()
-            callers = load("under load", shift.seconds, seed=shift.seed + CALLERS, calls=shift.room + 1)
+            callers, idle, probed, scraped = load("under load", shift.seconds, seed=shift.seed + CALLERS)
             after = at_rest(node.pid)
             exit_code = node.stop()
-    grown, is_thorough = growth(samples), callers.fewest > shift.room
-    is_good = (
-        grown <= shift.most_growth and is_flat(before, after, room=shift.room) and is_thorough and not callers.failures
-    )
+    grown, most = growth(samples), max(sample.descriptors for sample in samples)
     return {
-        "passed": is_good and exit_code == 0,
+        "passed": grown <= shift.most_growth
+        and is_flat(before, after, room=shift.room)
+        and most < shift.descriptors
+        and callers.fewest > shift.room
+        and sum(idle["opened"].values()) >= shift.idle_clients
+        and not callers.failures
+        and probed.is_good
+        and scraped.is_good
+        and exit_code == 0,
         "seed": shift.seed,
         "memory_growth": round(grown, 4),
-        "most_memory_growth": shift.most_growth,
         "at_rest_before": asdict(before),
         "at_rest_after": asdict(after),
+        "most_descriptors": most,
         "calls": dict(callers.calls),
         "unexpected": callers.failures,
+        "idle_clients": idle,
+        "ready": probed.figures(),
+        "metrics": scraped.figures(),
         "exit_code": exit_code,
     }
 

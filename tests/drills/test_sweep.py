@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,19 +15,12 @@ from models import progress
 from models.contract import Box, By, FindingState
 from models.lab.evaluation.evaluated_model import side_of
 from node.domain import Film, Finding, GroundedSentence
-from node.outputs.corrected_film import SideOf, correct
-from node.prompt_set import PromptSet
 from node.read import decoding, prompts
-from node.store.correction import Correction
-from tests.drills.sweep import corrections
 from tests.drills.sweep import said as words
 from tests.drills.sweep.__main__ import main, run
 from tests.drills.sweep.checks import incomplete
 from tests.drills.sweep.films import of_file, of_picture
 from tests.drills.sweep.patterns import NAMES, contradictions_of
-from tests.node.outputs.test_corrections import SET
-from tests.node.outputs.test_corrections import film as graded
-from tests.node.outputs.test_corrections import side_of as side_of_box
 from tests.support import decoded, films, samples
 
 pytestmark = pytest.mark.drill(part="sweep")
@@ -52,6 +44,8 @@ def said(text: str, *, prompt: str = "pleural_effusion", state: FindingState = P
 
 
 def test_nothing_contradicts_itself_on_a_real_film(phantom_model: Path) -> None:
+    asked = prompts.load("chexpert14").prompts
+    assert set(NAMES) == {prompt.key for prompt in asked if prompt.finding is not None}
     taken = of_picture(decoded.picture_of(films.thumbnail()), count=3)
 
     found = run(phantom_model, "any", taken, name="films", say=progress.quiet)
@@ -112,12 +106,6 @@ def test_words_that_go_too_far_are_found(text: str, state: FindingState, by: By,
     assert fault is None or any(fault in objection for objection in found)
 
 
-def test_the_patterns_know_every_finding() -> None:
-    asked = prompts.load("chexpert14").prompts
-
-    assert set(NAMES) == {prompt.key for prompt in asked if prompt.finding is not None}
-
-
 @pytest.mark.parametrize(
     ("finding", "fault"),
     [
@@ -134,18 +122,6 @@ def test_a_finding_that_lacks_something_is_found(finding: Finding, fault: str | 
 
     assert bool(found) == (fault is not None)
     assert fault is None or fault in found[0]
-
-
-def test_words_against_a_correction_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def badly(found: Film, made: Iterable[Correction], *, prompts: PromptSet, side_of: SideOf) -> Film:
-        return replace(correct(found, made, prompts=prompts, side_of=side_of), sentences=found.sentences[:1])
-
-    monkeypatch.setattr(corrections, "correct", badly)
-
-    found = list(corrections.objections(graded(), SET, side_of_box, regions={}, number=0))
-
-    assert any("patterns: pleural_effusion" in objection for objection in found)
-    assert any("taken back, the answer is another" in objection for objection in found)
 
 
 def test_sides_are_those_of_the_node() -> None:

@@ -13,7 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -35,7 +35,6 @@ from tests.support import films, peers, samples, validators
 from tests.support.service import Service, settings_for
 
 PACKAGING = pytest.mark.drill(part="packaging")
-
 
 KEY_FILMS, FOLDER = "example-key-films", "example-folder"
 MODULES = ("key_films", "watched_folder")
@@ -108,8 +107,7 @@ def test_key_films_are_an_object_that_validators_accept() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_an_added_kind_has_its_place_in_folder_and_pages(tmp_path: Path) -> None:
-    path = tmp_path / "film.dcm"
-    path.write_bytes(films.file_bytes(films.thumbnail()))
+    path = file_of(tmp_path, films.thumbnail())
 
     (report,) = read(tmp_path / "out", path, kinds=(KEY_FILMS,))
     assert f"study.{KEY_FILMS}.dcm" in str(report["outputs"])
@@ -121,31 +119,20 @@ def test_an_added_kind_has_its_place_in_folder_and_pages(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("installed")
-def test_doctor_examines_an_added_destination(tmp_path: Path) -> None:
+def test_an_added_destination_has_rules_and_is_examined(tmp_path: Path) -> None:
     settings = with_examples(tmp_path)
+    table = tomllib.loads(config.render(settings))
+    assert config.parse(table) == settings
 
     *_, found = check_destinations(settings)
     (tmp_path / "inbox").rmdir()
     *_, gone = check_destinations(settings)
-
-    assert (found.name, found.state) == ("destination router", CheckState.OK)
-    assert gone.state is CheckState.FAULT
-    assert f"mount or make {tmp_path / 'inbox'}" in gone.message
-
-
-@pytest.mark.usefixtures("installed")
-def test_the_settings_of_an_added_destination_have_rules(tmp_path: Path) -> None:
-    settings = with_examples(tmp_path)
-    table = tomllib.loads(config.render(settings))
-    assert config.parse(table) == settings
     table["destinations"][1] |= {"give_up_hours": 0, "port": 104}
+    mistakes = mistakes_of(table)
 
-    with pytest.raises(ConfigError) as refused:
-        config.parse(table)
-
-    assert [mistake.split(":")[0] for mistake in refused.value.mistakes] == [
-        "destinations[2].give_up_hours", "destinations[2].port",
-    ]  # fmt: skip
+    assert (found.name, found.state, gone.state) == ("destination router", CheckState.OK, CheckState.FAULT)
+    assert f"mount or make {tmp_path / 'inbox'}" in gone.message
+    assert [mistake.split(":")[0] for mistake in mistakes] == ["destinations[2].give_up_hours", "destinations[2].port"]
 
 
 def test_what_no_package_adds_is_refused(tmp_path: Path) -> None:
@@ -153,15 +140,18 @@ def test_what_no_package_adds_is_refused(tmp_path: Path) -> None:
     table = tomllib.loads(config.render(settings_for(tmp_path / "node", archive_port=104)))
     table["destinations"][0] |= {"outputs": [KEY_FILMS], "type": FOLDER}
 
-    with pytest.raises(ConfigError) as refused:
-        config.parse(table)
-
-    assert refused.value.mistakes == (
+    assert mistakes_of(table) == (
         f"destinations[1].type: '{FOLDER}' is unknown; use dicom or hl7 or dicomweb or fhir, or install the "
         "package that adds it",
         f"destinations[1].outputs[1]: '{KEY_FILMS}' is unknown; use sr or sr3d or text or gsps or sc, or install the "
         "package that adds it",
     )
+
+
+def mistakes_of(table: dict[str, object]) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as refused:
+        config.parse(table)
+    return tuple(refused.value.mistakes)
 
 
 @pytest.mark.usefixtures("installed")
@@ -195,11 +185,10 @@ def test_a_package_that_is_no_good_is_refused(
     table = tomllib.loads(config.render(settings_for(tmp_path / "node", archive_port=104)))
     table["destinations"][0]["outputs"] = list(points)
 
-    with pytest.raises(ConfigError) as refused:
-        config.parse(table)
+    mistakes = mistakes_of(table)
 
     plugins.installed.cache_clear()
-    assert complaint in str(refused.value)
+    assert complaint in str(mistakes)
 
 
 def test_no_kind_or_type_of_the_nodes_own_has_a_hyphen() -> None:
@@ -256,8 +245,7 @@ def shipped(folder: Path, *, port: int) -> Settings:
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sending:
+class Sending(NamedTuple):
     """A node with a scripted reader, and the port to which it sends its reports."""
 
     node: Service
@@ -272,7 +260,7 @@ class Sending:
 def sending(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sending]:
     listen = peers.free_port()
     with Service(shipped(tmp_path_factory.mktemp("sending") / "node", port=listen)) as node:
-        yield Sending(node=node, listen=listen)
+        yield Sending(node, listen)
 
 
 @pytest.fixture(scope="module")
@@ -280,13 +268,11 @@ def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file_of(tmp_path_factory.mktemp("film"), films.thumbnail())
 
 
-@pytest.fixture(scope="module")
-def sent(sending: Sending, film: Path) -> subprocess.CompletedProcess[str]:
-    return sending.run(film)
-
-
 @PACKAGING
-def test_a_film_is_sent_and_its_report_read_back(sent: subprocess.CompletedProcess[str]) -> None:
+def test_a_film_is_sent_and_its_report_read_back(sending: Sending, film: Path) -> None:
+    sent = sending.run(film)
+    again, copied = (sending.run(film, *words) for words in (("--wait", 1), ("--copy",)))
+
     assert (sent.returncode, sent.stderr) == (0, "")
     title, head, *lines = sent.stdout.splitlines()
     assert title.startswith("AI findings S1 - RESEARCH, NOT FOR DIAGNOSIS")
@@ -296,18 +282,9 @@ def test_a_film_is_sent_and_its_report_read_back(sent: subprocess.CompletedProce
     assert ("Lung lesion", "Indeterminate", "46 %", "Left", "139, 97, 185, 120") in rows
     assert ("Fracture of bone", "Not reported, may have been missed", "-", "-", "-") in rows
     assert any("Not looked for: all else" in line for line in lines)
-
-
-@PACKAGING
-def test_what_a_node_has_answered_is_asked_anew_as_a_copy(
-    sending: Sending, film: Path, sent: subprocess.CompletedProcess[str]
-) -> None:
-    again, copied = (sending.run(film, *words) for words in (("--wait", 1), ("--copy",)))
-
     assert (again.returncode, again.stdout) == (1, "")
     assert "a node answers a film once, --copy asks anew" in again.stderr
-    assert copied.returncode == 0
-    assert copied.stdout == sent.stdout
+    assert (copied.returncode, copied.stdout) == (0, sent.stdout)
 
 
 @PACKAGING
@@ -346,7 +323,7 @@ def test_a_film_goes_over_http_and_its_answer_is_corrected(sending: Sending, tmp
     film = file_of(tmp_path, films.as_another(films.thumbnail(), "http"))
     url = ("--url", f"http://127.0.0.1:{sending.node.http_port}")
 
-    done = run(HTTP, film, *url, "--reject", "pleural_effusion")
+    done, refused = (run(HTTP, film, *url, "--reject", name) for name in ("pleural_effusion", "nothing_known"))
 
     assert (done.returncode, done.stderr) == (0, "")
     rows = [re.split(" {2,}", line.strip()) for line in done.stdout.splitlines() if "pleural_effusion" in line]
@@ -354,40 +331,23 @@ def test_a_film_goes_over_http_and_its_answer_is_corrected(sending: Sending, tmp
         ["pleural_effusion", "present", "83%", "-", "46, 116, 92, 139"],
         ["pleural_effusion", "not reported", "83%", "rejected", "-"],
     ]
+    assert (refused.returncode, refused.stderr.count("\n")) == (1, 1)
+    assert "/corrections: 409, " in refused.stderr
 
 
-@PACKAGING
-def test_the_client_says_what_the_node_refuses(sending: Sending, film: Path) -> None:
-    done = run(HTTP, film, "--url", f"http://127.0.0.1:{sending.node.http_port}", "--reject", "nothing_known")
-
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "/corrections: 409, " in done.stderr
-
-
-class CodeCell(TypedDict):
-    """What the tests look at in a cell of code."""
-
-    execution_count: int | None
-    outputs: list[object]
-    source: list[str]
-
-
-def code_cells() -> list[CodeCell]:
+def code_cells() -> list[dict[str, Any]]:
     return [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
 @PACKAGING
-def test_the_notebook_stores_no_outputs() -> None:
-    assert [(cell["execution_count"], cell["outputs"]) for cell in code_cells()] == [(None, [])] * 3
-
-
-@PACKAGING
-def test_the_notebook_draws_the_boxes_of_each_report(tmp_path: Path, opacity_film: Path) -> None:
+def test_the_notebook_stores_no_outputs_and_draws_the_boxes_of_each_report(tmp_path: Path, opacity_film: Path) -> None:
     (folder := tmp_path / "examples" / "notebook").mkdir(parents=True)
     inverted = file_of(tmp_path / "node" / "commands" / "films", films.thumbnail())
     plain = Path(shutil.copy(opacity_film, inverted.parent))
     reports = read(tmp_path / "demo-out", inverted, plain)
-    code = "\n".join("".join(cell["source"]) for cell in code_cells())
+    cells = code_cells()
+    assert [(cell["execution_count"], cell["outputs"]) for cell in cells] == [(None, [])] * 3
+    code = "\n".join("".join(cell["source"]) for cell in cells)
 
     done = run("-W", "ignore:FigureCanvasAgg", "-c", code + DRAWN, folder=folder)
 

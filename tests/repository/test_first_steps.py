@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -50,7 +51,8 @@ def git(checkout: Path, *arguments: str) -> str:
 def laid_out(folder: Path, ports: dict[int, int]) -> Path:
     """The repository as a reader has it after `git clone`, with other ports and another /var/lib."""
     checkout = folder / "checkout"
-    shutil.copytree(REPOSITORY / "deploy" / "orthanc", checkout / "deploy" / "orthanc", ignore=_left_by_others)
+    left_by_others = shutil.ignore_patterns("storage")
+    shutil.copytree(REPOSITORY / "deploy" / "orthanc", checkout / "deploy" / "orthanc", ignore=left_by_others)
     for path in (checkout / "deploy" / "orthanc").iterdir():
         text = path.read_text(encoding="utf-8").replace("/var/lib", str(folder / "var"))
         numbers = re.compile("|".join(rf"\b{port}\b" for port in ports))
@@ -66,10 +68,6 @@ def laid_out(folder: Path, ports: dict[int, int]) -> Path:
     (checkout / ".venv" / "installed-cpu-test").touch()
     (folder / "var").mkdir()
     return checkout
-
-
-def _left_by_others(_folder: str, names: list[str]) -> set[str]:
-    return {name for name in names if name == "storage"}
 
 
 def environment_of(folder: Path) -> dict[str, str]:
@@ -98,11 +96,6 @@ def terminal(command: str, *, folder: Path, environment: dict[str, str]) -> Iter
     finally:
         process.kill()
         process.wait()
-
-
-def answers(address: str, process: subprocess.Popen[bytes]) -> bool:
-    assert process.poll() is None, f"it ended with {process.returncode}"
-    return responds(address)
 
 
 def get(address: str) -> object:
@@ -136,7 +129,7 @@ def test_the_first_steps_end_with_report_and_overlay_in_orthanc(
                 subprocess.run(["bash", "-c", command], cwd=checkout, env=environment, check=True, timeout=240)
                 continue
             running = terminals.enter_context(terminal(command, folder=checkout, environment=environment))
-            wait_until(lambda at=ready[program], it=running: answers(at, it), what=step, limit_seconds=60.0)  # type: ignore[misc]
+            wait_until(partial(responds, ready[program]), what=step, limit_seconds=60.0)
 
         with DIRECT.open(f"{orthanc}/instances", chest_film.read_bytes(), 30) as answer:
             assert answer.status == 200

@@ -85,31 +85,16 @@ def asks_for_copyleft(tree: Expression) -> bool:
     return bool(COPYLEFT.search(str(tree)))
 
 
-def test_every_package_of_the_default_install_has_a_licence() -> None:
+def test_the_default_install_is_free_and_not_copyleft() -> None:
     licences = {name: licence_of(about) for name, about in installed().items()}
 
     assert {"torch", "onnxruntime", "pydicom", "dbos", "numpy"} <= licences.keys()
     assert [name for name, licence in licences.items() if not licence] == []
-
-
-def test_nothing_in_the_default_install_is_gpl() -> None:
-    wrong = {name: licence for name, about in installed().items() if is_copyleft(licence := licence_of(about))}
-
-    assert wrong == {}
-
-
-def test_nothing_in_the_default_install_is_proprietary() -> None:
-    """NVIDIA's libraries come only with the extras gpu and test."""
-    licences = {name: licence_of(about) for name, about in installed().items()}
-
+    assert {name: licence for name, licence in licences.items() if is_copyleft(licence)} == {}
+    assert {name for name, licence in licences.items() if LESSER_COPYLEFT.search(licence)} == LESSER.keys()
+    # NVIDIA's libraries come only with the extras gpu and test.
     assert {name: licence for name, licence in licences.items() if "proprietary" in licence.lower()} == {}
     assert "proprietary" in licence_of(metadata.metadata("tensorrt-cu13-bindings")).lower(), "so the word is the one"
-
-
-def test_every_lgpl_package_is_listed_with_its_reason() -> None:
-    lesser = {name for name, about in installed().items() if LESSER_COPYLEFT.search(licence_of(about))}
-
-    assert lesser == LESSER.keys()
 
 
 @pytest.mark.parametrize(

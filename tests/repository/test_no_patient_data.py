@@ -64,11 +64,8 @@ def quoting(film: Dataset, keywords: Iterable[str]) -> Dataset:
 
 def refused() -> list[Dataset]:
     """Films that are not taken: what should be a UID is none."""
-    return [
-        films.changed(marked(films.thumbnail()), {"StudyInstanceUID": f"{MARK}.1"}),
-        films.changed(marked(films.thumbnail()), {"StudyInstanceUID": f"../{MARK}"}),
-        films.changed(marked(films.thumbnail()), {"SOPInstanceUID": MARK}),
-    ]
+    wrong = ({"StudyInstanceUID": f"{MARK}.1"}, {"StudyInstanceUID": f"../{MARK}"}, {"SOPInstanceUID": MARK})
+    return [films.changed(marked(films.thumbnail()), uid) for uid in wrong]
 
 
 def disturb(port: int, content: bytes) -> None:

@@ -121,20 +121,17 @@ def test_a_project_without_proof_or_digests_is_told_so(project: Path) -> None:
     assert lacking == [release.DIGESTS, *release.PACKAGES, release.PROOF]
 
 
-def test_a_part_of_the_drills_that_failed_is_named(project: Path) -> None:
-    drilled(project, git(project, "rev-parse", "HEAD").strip(), passed=False)
-
+def test_drills_that_failed_or_ran_on_an_older_program_do_not_count(project: Path) -> None:
+    before = git(project, "rev-parse", "HEAD").strip()
+    assert list(release.undrilled(project)) == []
+    drilled(project, before, passed=False)
     assert list(release.undrilled(project)) == [
         f"{release.DRILLS}: a run of the part chaos that passed; make drills ONLY=chaos"
     ]
-
-
-def test_drills_of_an_older_program_do_not_count(project: Path) -> None:
-    before = git(project, "rev-parse", "HEAD").strip()
-    assert list(release.undrilled(project)) == []
     with (project / "models/program.py").open("a", encoding="utf-8") as file:
         file.write("CHANGED = True\n")
     commit(project)
+    drilled(project, before)
 
     lacking = list(release.undrilled(project))
 

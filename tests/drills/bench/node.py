@@ -14,15 +14,18 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Final, NamedTuple
+
+from pydicom import Dataset, dcmwrite
+from pydicom.filereader import read_dataset
 
 from models.progress import ProgressReport
-from node.config import ReportSettings, StorageSettings
+from node.config import ReportSettings
 from node.domain import derive_uid
-from node.outputs import batches
-from tests.drills.bench import waiting_studies
+from tests.drills.bench.results import Found
 from tests.support import films, pdus, peers
 from tests.support.processes import core_seconds_below
 from tests.support.service import Service, settings_for
@@ -32,16 +35,14 @@ QUIET_SECONDS = 0.5
 ALONE = 20
 """How many films are sent one after the other, each a random time after the one before it was answered."""
 LONGEST_PAUSE_SECONDS = 2.0
+_ITEMS: Final = 400
+_TIMES: Final = 7
 
-_IDLE_SECONDS = 5.0
 
+class Flood(NamedTuple):
+    """Films that came at once: taken and answered in a second, core seconds a film of the node and of its peers.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flood:
-    """Films that came at once.
-
-    taken, answered: in a second; peers_cost: core seconds a film of sender and archive
-    node_cost: of the node with its decoders and writers, which are below this process as it is
+    The node's are with its decoders and writers, which are below this process as it is.
     """
 
     taken: float
@@ -87,7 +88,7 @@ def _uid(name: str, number: int) -> str:
     return f"2.25.1{int(derive_uid(name, str(number)).removeprefix('2.25.')) % 10**38:038}"
 
 
-def measure(folder: Path, count: int, *, rounds: int = 1, alone: int = ALONE, say: ProgressReport) -> dict[str, Any]:
+def measure(folder: Path, *, count: int, rounds: int, say: ProgressReport) -> Found:
     """Send films one by one, then many at once, then let results wait for an archive that is down."""
     with peers.ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
@@ -96,97 +97,61 @@ def measure(folder: Path, count: int, *, rounds: int = 1, alone: int = ALONE, sa
             sender = Sender(node.dicom_port)
             archive.wait_for_kept(2, limit_seconds=60.0)
             say("one film after the other")
-            turnarounds = []
-            for pause in _pauses(alone):
-                time.sleep(pause)
+            turnarounds, pauses = [], random.Random(17)
+            for _ in range(min(count, ALONE)):
+                time.sleep(pauses.uniform(0.0, LONGEST_PAUSE_SECONDS))
                 turnarounds.append(turnaround(sender, archive) - QUIET_SECONDS)
             floods = []
             for number in range(1, rounds + 1):
                 say(f"{count} films at once, round {number} of {rounds}")
                 floods.append(flood(sender, count, node, archive))
-            say("no film")
-            idle = idle_share()
             say("an archive that was down")
             delivered = drain(sender, count, node, archive)
             steps = step_seconds(node)
-    cost = statistics.median(flood.node_cost for flood in floods)
-    peers_cost = statistics.median(flood.peers_cost for flood in floods)
-    answered = statistics.median(flood.answered for flood in floods)
+    taken, answered, cost, peers_cost = (statistics.median(figures) for figures in zip(*floods, strict=True))
     p95 = sorted(turnarounds)[math.ceil(0.95 * len(turnarounds)) - 1]
-    return {
+    reference = pydicom_seconds()
+    share = answered * (cost + peers_cost) / len(os.sched_getaffinity(0))
+    figures = {
         "core_seconds_a_film": round(cost, 3),
         "core_seconds_of_each_round": [round(flood.node_cost, 3) for flood in floods],
         "core_seconds_of_sender_and_archive": round(peers_cost, 3),
+        "pydicom_core_seconds": round(reference, 4),
         "answered_per_second": round(answered, 2),
-        "share_of_cores": round(answered * (cost + peers_cost) / len(os.sched_getaffinity(0)), 3),
-        "taken_per_second": round(statistics.median(flood.taken for flood in floods), 2),
+        "taken_per_second": round(taken, 2),
         "deliveries_per_second": round(delivered, 2),
         "turnaround_without_quiet_seconds": round(statistics.median(turnarounds), 3),
         "turnaround_without_quiet_seconds_p95": round(p95, 3),
-        "turnaround_without_quiet_seconds_longest": round(max(turnarounds), 3),
-        "turnaround_cost_ratio": round(p95 / cost, 2),
-        "films_alone": len(turnarounds),
-        "quiet_seconds": QUIET_SECONDS,
-        "idle_share_of_a_core": round(idle, 4),
-        "film_megabytes": round(films.rg1_path().stat().st_size / 1e6, 1),
         "step_seconds": {step: round(steps[step], 4) for step in STEPS},
     }
-
-
-def _pauses(count: int) -> list[float]:
-    """Return pauses in seconds, the same in every run: no film keeps time with what the node does once a second."""
-    generator = random.Random(17)
-    return [generator.uniform(0.0, LONGEST_PAUSE_SECONDS) for _ in range(count)]
-
-
-def measure_waiting(folder: Path, count: int, *, waiting: int, rounds: int, say: ProgressReport) -> dict[str, Any]:
-    """Measure what a film costs while no other study waits, and while many wait behind it."""
-    folder.mkdir()
-    costs: dict[int, list[float]] = {0: [], waiting: []}
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(folder / "node", archive_port=archive.port, quiet_seconds=QUIET_SECONDS)
-        settings = replace(settings, report=ReportSettings(cardiothoracic_ratio=False))
-        with Service(settings, scripted=True) as node:
-            sender = Sender(node.dicom_port)
-            archive.wait_for_kept(2, limit_seconds=60.0)
-            for behind, round_costs in costs.items():
-                for number in range(1, rounds + 1):
-                    say(f"{count} films while {behind} studies wait, round {number} of {rounds}")
-                    round_costs.append(_held_flood(sender, count, node, archive, settings.storage, behind=behind))
-    without, with_them = (statistics.median(found) for found in costs.values())
-    return {
-        "waiting": waiting,
-        "core_seconds_a_film_without": round(without, 4),
-        "core_seconds_a_film_with": round(with_them, 4),
-        "ratio": round(with_them / without, 3),
-        "core_seconds_of_each_round": [[round(cost, 4) for cost in found] for found in costs.values()],
+    held = {
+        "node_cost_pydicom_ratio": cost / reference,
+        "node_share_of_cores": share,
+        "node_turnaround_cost_ratio": p95 / cost,
     }
+    return Found(figures=figures, held=held)
 
 
-def _held_flood(
-    sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive, storage: StorageSettings, *, behind: int
-) -> float:
-    """Return the core seconds of a film, of films that come while so many studies wait.
+def pydicom_seconds() -> float:
+    """Measure the core seconds in which pydicom writes a data set of 2,001 elements in items, and reads them all."""
+    nested = Dataset()
+    nested.ContentSequence = [_item(number) for number in range(_ITEMS)]
+    taken = list[float]()
+    for _ in range(_TIMES):
+        began, encoded = time.process_time(), BytesIO()
+        dcmwrite(encoded, nested, implicit_vr=False, little_endian=True)
+        encoded.seek(0)
+        for item in read_dataset(encoded, is_implicit_VR=False, is_little_endian=True).ContentSequence:
+            _ = [element.value for element in item]
+        taken.append(time.process_time() - began)
+    return statistics.median(taken)
 
-    Films whose reader waits take the node's places, so that it begins none of those that wait before all films are in
-    the queue.
-    """
-    places = 2 + batches.count_of(ReportSettings().writers)
-    kept, hold = len(archive.kept), node.settings_path.with_name("hold")
-    hold.touch()
-    sender.send(places)
-    studies = storage.directory / "studies"
-    peers.wait_until(lambda: len([*studies.glob("*/readings/*.begun")]) == places, what="the reader holds films")
-    lacking = behind - waiting_studies.waiting(storage.directory)  # the node began some in the round before
-    if lacking > 0:
-        waiting_studies.queue(storage, lacking)
-    before = core_seconds_below(os.getpid())
-    sender.send(count)
-    there = behind + count
-    peers.wait_until(lambda: waiting_studies.waiting(storage.directory) >= there, what="all films wait in the queue")
-    hold.unlink()
-    archive.wait_for_kept(kept + 2 * (count + places), limit_seconds=60.0 + 20.0 * count)
-    return (core_seconds_below(os.getpid()) - before) / count
+
+def _item(number: int) -> Dataset:
+    item = Dataset()
+    item.ValueType, item.RelationshipType, item.TextValue = "TEXT", "CONTAINS", f"sentence {number}"
+    item.ObservationUID, item.NumericValue = f"1.2.{number}", f"{number}"
+    return item
 
 
 def turnaround(sender: Sender, archive: peers.ReceivingArchive) -> float:
@@ -212,13 +177,6 @@ def flood(sender: Sender, count: int, node: Service, archive: peers.ReceivingArc
         node_cost=(core_seconds_below(os.getpid()) - node_before) / count,
         peers_cost=(time.process_time() - peers_before) / count,
     )
-
-
-def idle_share() -> float:
-    """The share of a core that a node takes while no film comes."""
-    before = core_seconds_below(os.getpid())
-    time.sleep(_IDLE_SECONDS)
-    return (core_seconds_below(os.getpid()) - before) / _IDLE_SECONDS
 
 
 def drain(sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive) -> float:

@@ -1,17 +1,9 @@
-"""The plain way to read films: eager PyTorch, GPT-2 of `transformers`, and every text padded to the full context.
-
-Films that are read at once have their sentences generated in one batch, which all of them wait for.
-"""
+"""The plain way to read films: eager PyTorch, GPT-2 of `transformers`, and every text padded to the full context."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import Condition
-from typing import Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,98 +19,27 @@ from models.manifest import read_manifest
 from models.network.post_decoder import PostDecoder
 from models.reading.reader import ChexReader
 from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
-
-PlainWay = Literal["transformers", "eager"]
-MOST_FILMS: Final = 4
-"""The sentences of so many films are one batch: keys and values of more would fill the memory."""
+from tests.drills.bench.plain_generator import PlainGenerator
 
 
-class _Generator(Protocol):
-    def write(self, features: Tensor, *, max_length: int) -> Tensor: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    features: FloatArray
-    ids: IntArray | None = None
-    error: BaseException | None = None
-
-
-class Batches:
-    """Generates the sentences of films that are read at once in one batch."""
-
-    def __init__(self, write: Callable[[FloatArray], IntArray]) -> None:
-        self._write = write
-        self._changed = Condition()
-        self._films = 0
-        self._waiting: list[_Waiting] = []
-
-    @contextmanager
-    def film(self) -> Iterator[None]:
-        """Read a film in the block: others wait for its sentences."""
-        with self._changed:
-            self._films += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._films -= 1
-                self._write_if_all_are_here()
-
-    def write(self, features: FloatArray) -> IntArray:
-        """Generate sentences with those of the other films."""
-        waiting = _Waiting(features)
-        with self._changed:
-            self._waiting.append(waiting)
-            self._write_if_all_are_here()
-            self._changed.wait_for(lambda: waiting.ids is not None or waiting.error is not None)
-        if waiting.ids is None:
-            raise RuntimeError("the batch failed") from waiting.error
-        return waiting.ids
-
-    def _write_if_all_are_here(self) -> None:
-        if not self._waiting or len(self._waiting) < min(self._films, MOST_FILMS):
-            return
-        batch, self._waiting = self._waiting, []
-        try:
-            ids = self._write(np.concatenate([waiting.features for waiting in batch]))
-            ends = np.cumsum([len(waiting.features) for waiting in batch])[:-1]
-            for waiting, part in zip(batch, np.split(ids, ends), strict=True):
-                waiting.ids = part
-        except BaseException as error:
-            for waiting in batch:
-                waiting.error = error
-        self._changed.notify_all()
-
-
-def open_plain(directory: Path, *, way: PlainWay, threads: int) -> tuple[StagedEngine, Batches]:
-    """Open a model directory the plain way; eager: the network's own generator, where `transformers` is not installed.
-
-    Raises ImportError if it is asked for and not installed.
-    """
+def open_plain(directory: Path, *, threads: int) -> StagedEngine:
+    """Open a model directory the plain way."""
     network = load_network(directory)
     network.post_decoder.of_aggregated = partial(_of_aggregated, network.post_decoder)  # type: ignore[method-assign]
     use_threads(threads, network)
     max_length = network.sizes.generator.max_length
-    generator: _Generator = network.generator
-    if way == "transformers":
-        from tests.drills.bench.plain_generator import PlainGenerator  # needs the extra `bench`
-
-        generator = PlainGenerator(network.generator)
-    scheduler = Scheduler()
+    generator, scheduler = PlainGenerator(network.generator), Scheduler()
 
     def write(features: FloatArray) -> IntArray:
         def generate() -> IntArray:
             with torch.inference_mode():
-                ids: IntArray = generator.write(
-                    torch.from_numpy(np.ascontiguousarray(features)), max_length=max_length
-                ).numpy()
+                given = torch.from_numpy(np.ascontiguousarray(features))
+                ids: IntArray = generator.write(given, max_length=max_length).numpy()
             return ids
 
         return scheduler.call(generate)
 
-    batches = Batches(write)
-    return StagedEngine("plain", run=run_by(network, CPU), write=batches.write, scheduler=scheduler), batches
+    return StagedEngine("plain", run=run_by(network, CPU), write=write, scheduler=scheduler)
 
 
 def reader_of(directory: Path, engine: Engine) -> ChexReader:

@@ -25,78 +25,58 @@ import numpy as np
 from node import log
 from node.config import ListenerSettings
 from tests.drills.bench.results import Found
+from tests.drills.bench.turns import ratios
 from tests.paths import REPOSITORY
 from tests.support import films
 from tests.support.listening import connect, listening
 from tests.support.orthanc import Orthanc
 from tests.support.peers import LOOPBACK, free_port, require, wait_until
-from tests.support.processes import core_seconds
 
 SENDERS = 4
-FILM = (2320, 2240)
-"""Rows and columns; 10.4 MB at 16 bits, a common size of a chest film."""
-
-SIZES: Final = {"films": (FILM, 1), "mb": ((737, 712), 3), "small": ((137, 137), 6)}
-"""Objects of 10.4 MB, 1 MB and 39 kB, and how many are sent for each film; the last: what an object costs at least."""
-
-Turn = AbstractContextManager[tuple[int, int]]
-"""A receiver that runs: its port, and its process."""
+SIZES: Final = {"films": ((2320, 2240), 1), "mb": ((737, 712), 3), "small": ((137, 137), 6)}
+"""Rows and columns of objects of 10.4 MB, a common size of a chest film, of 1 MB and 39 kB, and how many are sent for
+each film; the last: what an object costs at least."""
 
 
 def measure(folder: Path, *, count: int, rounds: int) -> Found:
     """Measure each size of objects; every figure of the node stands beside its peers'."""
-    found = {
+    figures = {
         name: compare(folder / name, size, count=each * count, rounds=rounds) for name, (size, each) in SIZES.items()
     }
     held = {
-        f"receive_{size}_{peer}_ratio": of["ratio"]
-        for size, peers in found.items()
-        for peer, of in peers.items()
-        if peer != "node"
+        f"receive_{size}_{peer}_ratio": figures[size][peer]["ratio"]
+        for size in figures
+        for peer in ("storescp", "orthanc")
     }
-    return Found(figures={"senders": SENDERS, **found}, held=held)
+    return Found(figures=figures, held=held)
 
 
 def compare(folder: Path, size: tuple[int, int], *, count: int, rounds: int) -> dict[str, dict[str, float]]:
     """Let the receivers take turns with objects of one size: rows, columns. Returns the figures of each."""
     folder.mkdir()
     outboxes = [write_films(folder / f"outbox-{number}", size, count=count) for number in range(SENDERS)]
-    receivers: dict[str, Callable[[Path], Turn]] = {"node": node, "storescp": storescp, "orthanc": orthanc}
-    speeds, costs = ({name: list[float]() for name in receivers} for _ in range(2))
-    total = SENDERS * count
+    receivers: dict[str, Callable[[Path], AbstractContextManager[int]]] = {
+        "node": node,
+        "storescp": storescp,
+        "orthanc": orthanc,
+    }
+    speeds, total = {name: list[float]() for name in receivers}, SENDERS * count
     for _ in range(rounds):
         for name, receiver in receivers.items():
             kept = folder / name
-            with receiver(kept) as (port, process):
-                before = core_seconds(process)
+            with receiver(kept) as port:
                 speeds[name].append(total / send_all(outboxes, port))
-                costs[name].append((core_seconds(process) - before) / total)
             received = sum(map(is_object, kept.rglob("*")))
             if received != total:
                 raise RuntimeError(f"{name} keeps {received} of {total} objects")
             shutil.rmtree(kept)
-    object_bytes = next(outboxes[0].iterdir()).stat().st_size
     return {
         name: {
             "per_second": round(statistics.median(speeds[name]), 2),
-            "least": round(min(speeds[name]), 2),
-            "greatest": round(max(speeds[name]), 2),
-            "core_seconds": round(statistics.median(costs[name]), 5),
-            **({} if name == "node" else ratios_of(speeds["node"], speeds[name])),
-            "object_bytes": object_bytes,
             "objects": total * rounds,
+            **({} if name == "node" else ratios(speeds["node"], speeds[name])),
         }
         for name in receivers
-    }
-
-
-def ratios_of(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
-    """Compare the rounds of the node with those of a peer."""
-    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    return {
-        "ratio": round(statistics.median(ratios), 3),
-        "ratio_least": round(min(ratios), 3),
-        "ratio_greatest": round(max(ratios), 3),
     }
 
 
@@ -131,12 +111,12 @@ def send_all(outboxes: Sequence[Path], port: int) -> float:
 
 
 @contextmanager
-def node(folder: Path) -> Iterator[tuple[int, int]]:
-    """Run the listener as a process of its own; its port, and the process."""
+def node(folder: Path) -> Iterator[int]:
+    """Run the listener as a process of its own; its port."""
     command = [sys.executable, "-m", "tests.drills.bench.receiving", str(folder)]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield int((process.stdout.readline() if process.stdout else "") or 0), process.pid
+            yield int((process.stdout.readline() if process.stdout else "") or 0)
         finally:
             process.terminate()
 
@@ -157,38 +137,26 @@ def listen(folder: Path) -> None:
 
 
 @contextmanager
-def storescp(folder: Path) -> Iterator[tuple[int, int]]:
-    """Run dcmtk's receiver; its port, and the process."""
+def storescp(folder: Path) -> Iterator[int]:
+    """Run dcmtk's receiver; its port."""
     folder.mkdir()
     port = free_port()
-    command = [
-        require("storescp"),
-        "--fork",
-        "-pdu",
-        "131072",
-        "-aet",
-        "CHEX",
-        "-fe",
-        ".dcm",
-        "-od",
-        str(folder),
-        str(port),
-    ]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    command = f"{require('storescp')} --fork -pdu 131072 -aet CHEX -fe .dcm -od".split()
+    with subprocess.Popen([*command, str(folder), str(port)], stderr=subprocess.DEVNULL) as process:
         try:
             wait_until(lambda: _listens(port), what="storescp listens")
-            yield port, process.pid
+            yield port
         finally:
             process.terminate()
 
 
 @contextmanager
-def orthanc(folder: Path) -> Iterator[tuple[int, int]]:
+def orthanc(folder: Path) -> Iterator[int]:
     """Run Orthanc, which syncs each film, as fast as it can be set up: long PDUs, no scripts, no plugins."""
     settings = {"SyncStorageArea": True, "MaximumPduLength": 131072, "LuaScripts": [], "Plugins": []}
     folder.mkdir()
     with Orthanc(folder, node_port=free_port(), settings=settings) as running:
-        yield running.dicom_port, running.process_id
+        yield running.dicom_port
 
 
 def _listens(port: int) -> bool:

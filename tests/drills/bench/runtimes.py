@@ -16,14 +16,14 @@ import re
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self, cast, get_args
+from typing import Any, Final, NamedTuple, cast, get_args
 
 from models.engines import ENGINES, GPU_ENGINES
 from models.engines.proof import Precision
 from node.config import ModelSettings, ReportSettings
-from tests.drills.bench.node import STEPS, Sender, step_seconds
+from tests.drills.bench.node import STEPS, Sender, pydicom_seconds, step_seconds
 from tests.drills.bench.results import Found
 from tests.paths import REPOSITORY
 from tests.support import films, peers
@@ -32,7 +32,6 @@ from tests.support.service import Service, settings_for
 
 SHIPPED: Final = REPOSITORY / "models" / "weights" / "phantom"
 DEFAULT: Final = "torch-cuda:float16,torch-cuda,onnx"
-PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 READY_SECONDS: Final = 1800.0
 """TensorRT may build its engines for minutes."""
 STARTS: Final = 2
@@ -48,40 +47,34 @@ PROMPTS: Final = (
 _SECONDS_A_FILM: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class Runtime(NamedTuple):
     """What a node is asked to read with, as in its settings."""
 
     engine: str
-    precision: Precision
-
-    @classmethod
-    def named(cls, text: str) -> Self:
-        """Take ENGINE or ENGINE:PRECISION."""
-        engine, _, precision = text.partition(":")
-        return cls(engine=engine, precision=cast("Precision", precision or PRECISIONS[0]))
+    precision: Precision = "float32"
 
 
 def runtimes_of(text: str) -> list[Runtime]:
-    """Take names with commas between them. Raises argparse.ArgumentTypeError for one that does not exist."""
-    found = [Runtime.named(part) for part in text.split(",")]
-    for runtime in found:
-        if runtime.engine not in (*ENGINES, *GPU_ENGINES) or runtime.precision not in PRECISIONS:
-            raise argparse.ArgumentTypeError(f"there is no runtime {runtime.engine}:{runtime.precision}")
+    """Take ENGINE or ENGINE:PRECISION, with commas between them. Raises ArgumentTypeError for what does not exist."""
+    found = [Runtime(*cast(tuple[str, Precision], part.split(":"))) for part in text.split(",")]
+    for engine, precision in found:
+        if engine not in (*ENGINES, *GPU_ENGINES) or precision not in get_args(Precision):
+            raise argparse.ArgumentTypeError(f"there is no runtime {engine}:{precision}")
     return found
 
 
-def shipped(folder: Path, *, sent: int, questions: int, pydicom_seconds: float) -> Found:
-    """Start a node with the shipped model on the processor; pydicom_seconds: what this machine is worth."""
-    row = _measured(folder, SHIPPED, Runtime(engine="onnx", precision="float32"), count=sent, questions=questions)
+def shipped(folder: Path, *, sent: int, questions: int) -> Found:
+    """Start a node with the shipped model on the processor."""
+    reference = pydicom_seconds()
+    row = _measured(folder, SHIPPED, Runtime("onnx"), count=sent, questions=questions)
+    alone, beside = (row[f"answers_{name}_seconds"]["longest"] for name in ("alone", "beside_films"))
     held = {
-        "shipped_cost_pydicom_ratio": row["core_seconds_a_film"] / pydicom_seconds,
+        "shipped_cost_pydicom_ratio": row["core_seconds_a_film"] / reference,
         "shipped_share_of_cores": row["share_of_cores"],
-        "shipped_answer_beside_films_ratio": row["answers_beside_films_seconds"]["longest"]
-        / row["answers_alone_seconds"]["longest"],
+        "shipped_answer_beside_films_ratio": beside / alone,
         "shipped_films_read_a_question": row["films_read_a_question"],
     }
-    return Found(figures={**row, "pydicom_core_seconds": round(pydicom_seconds, 4)}, held=held)
+    return Found(figures={**row, "pydicom_core_seconds": round(reference, 4)}, held=held)
 
 
 def measure(folder: Path, model: Path, runtimes: Sequence[Runtime], *, sent: int, questions: int) -> Found:
@@ -114,7 +107,10 @@ def _measured(folder: Path, model: Path, runtime: Runtime, *, count: int, questi
 
 
 def _figures(node: Service, count: int, questions: int) -> dict[str, Any]:
-    film = send_first(node)
+    source = films.rg1()
+    source.StudyInstanceUID, source.SOPInstanceUID = "2.25.7", "2.25.8"
+    node.read(source)
+    film = str(source.SOPInstanceUID)
     first = ask(node, film, 0)
     alone = [ask(node, film, number) for number in range(1, questions + 1)]
     sender = Sender(node.dicom_port)  # the film that it records is the second
@@ -126,10 +122,10 @@ def _figures(node: Service, count: int, questions: int) -> dict[str, Any]:
     spent = cost + time.process_time() - own
     sender.send(count)
     node.wait_for("study.finished", count=3 + count, limit_seconds=_SECONDS_A_FILM)
-    beside, read = list[float](), len(node.logged("study.finished"))
+    asked, read = list[float](), len(node.logged("study.finished"))
     for number in range(questions + 1, 2 * questions + 1):
         time.sleep(PAUSE_SECONDS)
-        beside.append(ask(node, film, number))
+        asked.append(ask(node, film, number))
     read = len(node.logged("study.finished")) - read
     if len(node.logged("study.finished")) == 2 + 2 * count:
         raise RuntimeError("all films were read before the last question; give more by --sent")
@@ -147,7 +143,7 @@ def _figures(node: Service, count: int, questions: int) -> dict[str, Any]:
         "step_seconds": {step: round(steps[step], 4) for step in STEPS},
         "first_answer_seconds": round(first, 3),
         "answers_alone_seconds": _spread(alone),
-        "answers_beside_films_seconds": _spread(beside),
+        "answers_beside_films_seconds": _spread(asked),
         "films_read_a_question": round(read / questions, 2),
         "differences": differences,
         "allowed": allowed,
@@ -160,14 +156,6 @@ def _by_stage(text: str, metric: str) -> dict[str, float]:
 
 def _spread(seconds: list[float]) -> dict[str, float]:
     return {"median": round(statistics.median(seconds), 3), "longest": round(max(seconds), 3)}
-
-
-def send_first(node: Service) -> str:
-    """Have the film read that is asked about; its UID."""
-    film = films.rg1()
-    film.StudyInstanceUID, film.SOPInstanceUID = "2.25.7", "2.25.8"
-    node.read(film)
-    return str(film.SOPInstanceUID)
 
 
 def ask(node: Service, film: str, number: int) -> float:

@@ -1,14 +1,9 @@
-"""Runnable: everything that can go wrong at night, half an hour long; the last line is one JSON object with `passed`.
+"""Runnable: everything that can go wrong at night, ten minutes long; the last line is one JSON object with `passed`.
 
-    python -m tests.drills.chaos [--scenario NAME] [--database sqlite|postgresql] [--kills 20] [--films 300] [--seed N]
+    python -m tests.drills.chaos [--only kills-sqlite,kills-postgresql,disk-full] [--kills 20] [--films 300] [--seed N]
 
-kills             the power goes again and again, on SQLite (one process) and on PostgreSQL (four)
-restarts          20 kills while 50 studies wait: each is held by one open workflow
-disk-full         a small disk is filled to the last byte; needs root, to mount it
-destination-down  3,000 objects wait for an archive that is away
-
-Every tenth film hurts a decoder (`tests.drills.chaos.hostile`), but in `restarts` and `destination-down`: it hurts only
-itself.
+kills        the power goes again and again, on SQLite (one process) and on PostgreSQL (four)
+disk-full    a small disk is filled to the last byte; needs root, to mount it
 """
 
 from __future__ import annotations
@@ -19,81 +14,66 @@ import random
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from models import progress
 from models.progress import ProgressReport
-from tests.drills.chaos import backlog, night, scenarios
-from tests.drills.chaos.backlog import Outage
-from tests.drills.chaos.hostile import HOSTILE
+from tests.drills.chaos import disk, night
+from tests.drills.chaos.disk import CannotMountError
 from tests.drills.chaos.night import Plan
-from tests.drills.chaos.scenarios import CannotMountError, Trouble
+from tests.drills.parts import named_parts
 from tests.support.postgres import Postgres
 
-SCENARIOS = ("kills", "restarts", "disk-full", "destination-down")
-DATABASES = ("sqlite", "postgresql")
-
-Run = Callable[[Path, ProgressReport], dict[str, object]]
+_FULL_SECONDS: Final = 30.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="tests.drills.chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--scenario", choices=SCENARIOS, help="only this one")
-    parser.add_argument("--database", choices=DATABASES, help="of the kills, only this one")
+    parser.add_argument("--only", type=partial(named_parts, SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--films", type=int, default=300)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))  # what was started is stopped
+    plan = Plan(kills=arguments.kills, films=arguments.films, seed=arguments.seed)
     results: dict[str, dict[str, object]] = {}
     with progress.on(sys.stdout) as say:
         say(f"seed {arguments.seed}")
-        for name, run in chosen(arguments):
+        for name in arguments.only:
             say(name)
             with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-                results[name] = attempt(run, Path(folder), say)
+                try:
+                    results[name] = SCENARIOS[name](plan, Path(folder), say)
+                except (AssertionError, CannotMountError) as error:  # the failure of this one, and of no other
+                    results[name] = {"passed": False, "reason": str(error)}
     passed = all(figures["passed"] for figures in results.values())
     sys.stdout.write(json.dumps({"passed": passed, "seed": arguments.seed, **results}) + "\n")
     return 0 if passed else 1
 
 
-def chosen(arguments: argparse.Namespace) -> Iterator[tuple[str, Run]]:
-    """Name what the arguments ask for."""
-    hostile = tuple(HOSTILE)
-    plan = Plan(kills=arguments.kills, films=arguments.films, seed=arguments.seed, hostile=hostile)
-    trouble = Trouble(films=arguments.films // 3, seconds=30.0, seed=arguments.seed, hostile=hostile)
-    outage = Outage(objects=3000, seconds=60.0, samples=40)
-    for scenario in (arguments.scenario,) if arguments.scenario else SCENARIOS:
-        match scenario:
-            case "kills":
-                for database in (arguments.database,) if arguments.database else DATABASES:
-                    yield f"kills-{database}", partial(kills, plan, database)
-            case "restarts":
-                yield scenario, lambda folder, say: scenarios.restarts(folder, count=20, films=50, say=say)
-            case "disk-full":
-                yield scenario, lambda folder, say: scenarios.disk_full(trouble, folder, say=say)
-            case "destination-down":
-                yield scenario, lambda folder, say: backlog.run(outage, folder, say=say)
+def kills_sqlite(plan: Plan, folder: Path, say: ProgressReport) -> dict[str, object]:
+    return night.run(plan, folder, say=say)
 
 
-def kills(plan: Plan, database: str, folder: Path, say: ProgressReport) -> dict[str, object]:
-    if database == "sqlite":
-        return night.run(plan, folder, say=say)
+def kills_postgresql(plan: Plan, folder: Path, say: ProgressReport) -> dict[str, object]:
     with Postgres() as postgres:
         return night.run(plan, folder, database_url=postgres.url, say=say)
 
 
-def attempt(run: Run, folder: Path, say: ProgressReport) -> dict[str, object]:
-    """Run one scenario; what ends it early is its failure, and no other's."""
-    try:
-        return run(folder, say)
-    except (AssertionError, CannotMountError) as error:
-        return {"passed": False, "reason": str(error)}
+def disk_full(plan: Plan, folder: Path, say: ProgressReport) -> dict[str, object]:
+    return disk.run(folder, films=plan.films // 3, seconds=_FULL_SECONDS, seed=plan.seed, say=say)
 
+
+SCENARIOS: Final[Mapping[str, Callable[[Plan, Path, ProgressReport], dict[str, object]]]] = {
+    "kills-sqlite": kills_sqlite,
+    "kills-postgresql": kills_postgresql,
+    "disk-full": disk_full,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

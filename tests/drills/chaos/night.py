@@ -1,4 +1,4 @@
-"""One night: films come all the time, power goes at random moments, archives come and go; at dawn everything counts."""
+"""One night: films come all the time, power goes at random moments, an archive comes and goes; at dawn all counts."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from models.progress import ProgressReport
 from node.commands import operate
@@ -19,10 +19,9 @@ from node.config import Settings
 from node.jobs.study_actions import retry
 from node.settings.destinations import DicomDestination
 from tests.drills.chaos import verdict
-from tests.drills.chaos.node import Cluster, Supervised
+from tests.drills.chaos.node import Cluster, Supervised, running
 from tests.drills.chaos.senders import Senders, caller_names
 from tests.support import peers
-from tests.support.orthanc import Orthanc
 from tests.support.service import Service, on_database, settings_for
 
 SENDERS: Final = 4
@@ -43,7 +42,6 @@ class Plan:
 
     longest_seconds: of load before each kill, and of an archive's moods
     excused: how many objects may reach an archive twice, however few there are
-    hostile: names of `tests.drills.chaos.hostile.HOSTILE`; every tenth film is one of them
     """
 
     kills: int
@@ -51,110 +49,87 @@ class Plan:
     seed: int
     longest_seconds: float = 5.0
     excused: int = 0
-    hostile: tuple[str, ...] = ()
 
 
 def run(plan: Plan, folder: Path, *, database_url: str = "", say: ProgressReport) -> dict[str, object]:
-    """Live through a night and count; the figures, with `passed`.
+    """Live through a night with two archives, of which one comes and goes, and count; the figures, with `passed`.
 
     database_url: PostgreSQL, with several processes; else SQLite, with one
     """
     draw, dicom_port, began = random.Random(plan.seed), peers.free_port(), time.monotonic()
-    with peers.ReceivingArchive() as archive, Orthanc(folder, node_port=dicom_port) as orthanc:
-        plain = settings_for(
-            folder / "node", archive_port=archive.port, dicom_port=dicom_port, callers=caller_names(SENDERS)
-        )
-        settings = with_second(plain, name="orthanc", ae_title=orthanc.ae_title, port=orthanc.dicom_port)
+    with peers.ReceivingArchive() as archive, peers.ReceivingArchive(ae_title="STEADY") as steady:
+        callers = caller_names(SENDERS)
+        settings = settings_for(folder / "node", archive_port=archive.port, dicom_port=dicom_port, callers=callers)
+        second = DicomDestination(name="steady", ae_title="STEADY", host=peers.LOOPBACK, port=steady.port)
+        settings = dataclasses.replace(settings, destinations=(*settings.destinations, second))
         settings = on_database(settings, database_url)
         with several_processes(settings) if database_url else one_process(settings) as node:
-            senders = Senders(
-                port=dicom_port,
-                count=SENDERS,
-                films=plan.films,
-                draw=random.Random(plan.seed + 1),
-                hostile=plan.hostile,
-            )
+            senders = Senders(port=dicom_port, count=SENDERS, films=plan.films, draw=random.Random(plan.seed + 1))
             try:
-                moods = random.Random(plan.seed + 2)
-                with Flapping(archive, moods, longest_seconds=plan.longest_seconds) as flapping:
+                fate = random.Random(plan.seed + 2)
+                with flapping(archive, fate, longest_seconds=plan.longest_seconds) as moods:
                     kills = _kill_now_and_then(plan, node, senders, draw=draw, say=say)
                     senders.allow(plan.films)
                     is_taken = senders.wait_for(plan.films, limit_seconds=_SENDING_LIMIT_SECONDS)
             finally:
                 senders.close()
-            say(f"{senders.done} films acknowledged; the archives are well again")
+            say(f"{senders.done} films acknowledged; the archive is well again")
             is_idle, interrupted = retry_interrupted(settings, patience_seconds=_PATIENCE_SECONDS)
             crashes = node.crashes
-        sent, excused, unreadable = senders.acknowledged, plan.excused, senders.hostile
-        own = verdict.judge_own(archive, sent, excused=excused, unreadable=unreadable)
-        theirs = verdict.judge_orthanc(orthanc, sent, other=archive, excused=excused, unreadable=unreadable)
+        flapped, quiet = (verdict.judge(each, senders.acknowledged, excused=plan.excused) for each in (archive, steady))
     return {
-        "passed": own.passed and theirs.passed and is_taken and is_idle and kills == plan.kills and not crashes,
+        "passed": flapped.passed and quiet.passed and is_taken and is_idle and kills == plan.kills and not crashes,
         "seed": plan.seed,
         "kills": kills,
         "acknowledged": senders.done,
-        "hostile": len(senders.hostile),
         "idle_at_the_end": is_idle,
         "interrupted": interrupted,
-        "times_the_archive_was_away": flapping.count,
+        "times_the_archive_was_away": len(moods),
         "crashes": crashes,
-        "archive": own.figures(),
-        "orthanc": theirs.figures(),
+        "archive": flapped.figures(),
+        "steady": quiet.figures(),
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
-class Flapping:
-    """Lets an archive be down, reject or be out of resources now and then while the block runs; well after it.
+@contextmanager
+def flapping(archive: peers.ReceivingArchive, draw: random.Random, *, longest_seconds: float) -> Iterator[list[str]]:
+    """Let an archive be down, reject or be out of resources now and then while the block runs; well after it.
 
-    longest_seconds: for which it is well, or not, at a time
+    longest_seconds: for which it is well, or not, at a time. Yields the moods that it has had.
     """
+    closing, moods = threading.Event(), list[str]()
 
-    def __init__(self, archive: peers.ReceivingArchive, draw: random.Random, *, longest_seconds: float) -> None:
-        self._archive, self._draw, self._longest = archive, draw, longest_seconds
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.count = 0
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.set()
-        self._thread.join(timeout=60)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._draw.uniform(0.4, 1.0) * self._longest):
-            how = self._draw.choice(("down", "rejecting", "full"))
-            seconds = self._draw.uniform(0.2, 0.8) * self._longest
-            if how == "down":
-                with self._archive.down():
-                    self._closing.wait(seconds)
+    def go_on() -> None:
+        while not closing.wait(draw.uniform(0.4, 1.0) * longest_seconds):
+            moods.append(draw.choice(("down", "rejecting", "full")))
+            seconds = draw.uniform(0.2, 0.8) * longest_seconds
+            if moods[-1] == "down":
+                with archive.down():
+                    closing.wait(seconds)
             else:
-                self._archive.reject() if how == "rejecting" else self._archive.refuse(0xA700)
-                self._closing.wait(seconds)
-                self._archive.accept()
-            self.count += 1
+                archive.reject() if moods[-1] == "rejecting" else archive.refuse(0xA700)
+                closing.wait(seconds)
+                archive.accept()
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield moods
+    finally:
+        closing.set()
+        thread.join(timeout=60)
 
 
-def one_process(settings: Settings) -> Cluster:
+def one_process(settings: Settings) -> AbstractContextManager[Cluster]:
     """The node as one process."""
-    return Cluster([Supervised("node", lambda: Service(settings))])
+    return running([Supervised("node", lambda: Service(settings))])
 
 
-def several_processes(settings: Settings) -> Cluster:
+def several_processes(settings: Settings) -> AbstractContextManager[Cluster]:
     """The node as a listener, two workers and a sender, on PostgreSQL."""
     members = (("listener", "listener"), ("worker", "worker-1"), ("worker", "worker-2"), ("sender", "sender"))
-    return Cluster([Supervised(name, partial(Service, settings, only=role, executor=name)) for role, name in members])
-
-
-def with_second(settings: Settings, *, name: str, ae_title: str, port: int) -> Settings:
-    """The same settings with another destination."""
-    second = DicomDestination(name=name, ae_title=ae_title, host=peers.LOOPBACK, port=port)
-    return dataclasses.replace(settings, destinations=(*settings.destinations, second))
+    return running([Supervised(name, partial(Service, settings, only=role, executor=name)) for role, name in members])
 
 
 def retry_interrupted(settings: Settings, *, patience_seconds: float) -> tuple[bool, int]:

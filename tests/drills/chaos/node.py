@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from tests.support.service import Service
 
@@ -61,27 +60,11 @@ class Supervised:
             service.kill()
 
 
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """All processes of a node; they run while the block does."""
+    """All processes of a node."""
 
-    def __init__(self, members: Sequence[Supervised]) -> None:
-        self.members = members
-        self._running = ExitStack()
-
-    def __enter__(self) -> Self:
-        with ExitStack() as starting:
-            for member in self.members:
-                starting.callback(member.close)
-                member.run()
-            for member in self.members:
-                member.wait_until_ready()
-            self._running = starting.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._running.close()
+    members: Sequence[Supervised]
 
     def kill_one(self, draw: random.Random) -> str:
         """Cut the power of one process drawn; its name."""
@@ -98,3 +81,15 @@ class Cluster:
     def crashes(self) -> list[str]:
         """The ends that no kill brought: name and exit code."""
         return [f"{member.name}: {code}" for member in self.members for code in member.exit_codes if code != -9]
+
+
+@contextmanager
+def running(members: Sequence[Supervised]) -> Iterator[Cluster]:
+    """Run a node while the block runs; it is ready."""
+    with ExitStack() as closing:
+        for member in members:
+            closing.callback(member.close)
+            member.run()
+        for member in members:
+            member.wait_until_ready()
+        yield Cluster(members)

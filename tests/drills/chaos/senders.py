@@ -6,34 +6,25 @@ import copy
 import itertools
 import random
 import threading
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 from pydicom.dataset import Dataset
 
-from tests.drills.chaos.hostile import HOSTILE
 from tests.support import films, peers
 
-Acknowledged: TypeAlias = Mapping[str, AbstractSet[str]]
-"""The SOP Instance UIDs of the films that were answered with Success, by study."""
-
 _PAUSE_SECONDS = 0.2
-_HOSTILE_EVERY = 10
 
 
 class Senders:
     """Threads that send studies of 1 to 3 films to one port, as many as they are allowed to so far, until closed.
 
-    hostile: names of `tests.drills.chaos.hostile.HOSTILE`; every tenth film is one of them
+    acknowledged: the SOP Instance UIDs of the films that were answered with Success, by study
     """
 
-    def __init__(self, *, port: int, count: int, films: int, draw: random.Random, hostile: Sequence[str] = ()) -> None:
+    def __init__(self, *, port: int, count: int, films: int, draw: random.Random) -> None:
         self.acknowledged: dict[str, set[str]] = {}
         self._port, self._goal = port, films
-        studies = _studies(films, draw)
-        self.hostile = _made_hostile(studies, hostile)
-        self._studies = iter(studies)
+        self._studies = _studies(films, draw)
         self._allowed = self._begun = self._done = 0
         self._changed = threading.Condition()
         self._closing = False
@@ -89,32 +80,18 @@ class Senders:
             return study
 
 
-def _made_hostile(studies: list[list[Dataset]], names: Sequence[str]) -> frozenset[str]:
-    """Put a film that hurts a decoder into the place of every tenth film; returns their SOP Instance UIDs."""
-    places = [(study, place) for study in studies for place in range(len(study))]
-    made = []
-    for number, (study, place) in enumerate(places[_HOSTILE_EVERY - 1 :: _HOSTILE_EVERY] if names else []):
-        film, plain = HOSTILE[names[number % len(names)]](), study[place]
-        for keyword in ("StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"):
-            setattr(film, keyword, plain[keyword].value)
-        film.file_meta.MediaStorageSOPInstanceUID = film.SOPInstanceUID
-        study[place] = film
-        made.append(str(film.SOPInstanceUID))
-    return frozenset(made)
-
-
 def caller_names(count: int) -> tuple[str, ...]:
     """The AE titles that so many senders call themselves."""
     return tuple(f"SENDER{number}" for number in range(1, count + 1))
 
 
-def _studies(count: int, draw: random.Random) -> list[list[Dataset]]:
+def _studies(count: int, draw: random.Random) -> Iterator[list[Dataset]]:
     """Films in studies of 1 to 3, so many together."""
-    plain, numbers = films.thumbnail(), itertools.count(1)
-    studies: list[list[Dataset]] = []
-    while count > 0:
+    plain = films.thumbnail()
+    for number in itertools.count(1):
+        if count == 0:
+            return
         size = min(count, draw.randint(1, 3))
-        name = f"chaos {next(numbers)}"
-        studies.append([films.as_another(copy.deepcopy(plain), f"{name} {n}", study=name) for n in range(size)])
+        name = f"chaos {number}"
+        yield [films.as_another(copy.deepcopy(plain), f"{name} {n}", study=name) for n in range(size)]
         count -= size
-    return studies

@@ -66,10 +66,9 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A study: its films in the order of their series, and what it is about."""
+    """A study: its films in the order of their series."""
 
     name: str
-    about: str
     exposures: tuple[Exposure, ...]
 
 
@@ -207,9 +206,16 @@ def lateral() -> Dataset:
     return films.with_pixels(film, film.pixel_array[:, ::2], bits=15)
 
 
-def named(characters: list[str], name: str) -> Dataset:
-    """Return the film of a patient whose name is written in a script of its own."""
-    return chest({"SpecificCharacterSet": characters, "PatientName": name})
+def japanese() -> Dataset:
+    """Return the film of a patient with a Japanese name."""
+    name = "Yamada^Tarou=山田^太郎=やまだ^たろう"
+    return chest({"SpecificCharacterSet": ["", "ISO 2022 IR 87"], "PatientName": name})
+
+
+def korean() -> Dataset:
+    """Return the film of a patient with a Korean name."""
+    name = "Hong^Gildong=洪^吉洞=홍^길동"
+    return chest({"SpecificCharacterSet": ["", "ISO 2022 IR 149"], "PatientName": name})
 
 
 def shown(film: Callable[[], Dataset], *answers: Shown) -> Exposure:
@@ -217,41 +223,26 @@ def shown(film: Callable[[], Dataset], *answers: Shown) -> Exposure:
     return Exposure(film=film(), answers=answers)
 
 
-MAKERS: Final[Mapping[str, tuple[str, Callable[[], tuple[Exposure, ...]]]]] = {
-    "one": ("one finding", lambda: (shown(chest, EFFUSION),)),
-    "many": ("ten findings in eleven boxes", lambda: (shown(chest, *MANY),)),
-    "corrected": (
-        "one finding confirmed by a reader, one moved, one added, one as the network said",
-        lambda: (replace(shown(chest, *BOTH, MANY[2]), said=BY_A_READER),),
-    ),
-    "unplaced": (
-        "a finding without a place, beside one with a box and alone",
-        lambda: (shown(chest, EFFUSION, UNPLACED), shown(mirrored, UNPLACED)),
-    ),
-    "none": ("nothing to report", lambda: (shown(chest),)),
-    "not-processed": ("a lateral film alone", lambda: (shown(lateral),)),
-    "two-films": ("two films, both with findings", lambda: (shown(chest, *BOTH), shown(mirrored, *MANY[2:5]))),
-    "three-films": (
-        "a film with findings, one without, a lateral one",
-        lambda: (shown(chest, *BOTH), shown(monochrome1), shown(lateral)),
-    ),
-    "mirrored": ("right on the right", lambda: (shown(mirrored, *BOTH),)),
-    "rotated": ("lying on its side", lambda: (shown(rotated, *BOTH),)),
-    "monochrome1": ("low values white, with a spacing", lambda: (shown(monochrome1, *BOTH),)),
-    "signed": ("16 signed bits with padding", lambda: (shown(signed_with_padding, *BOTH),)),
-    "marked": ("a side marker in an overlay plane, and a shutter", lambda: (shown(marked, *BOTH),)),
-    "wide": ("three times as wide as high", lambda: (shown(wide, *BOTH),)),
-    "oblong-pixels": ("rows and columns of different spacing", lambda: (shown(oblong_pixels, *BOTH),)),
-    "abdomen": ("a bright lower half", lambda: (shown(bright_abdomen, *MANY[:5]),)),
-    "japanese": (
-        "a Japanese name",
-        lambda: (shown(lambda: named(["", "ISO 2022 IR 87"], "Yamada^Tarou=山田^太郎=やまだ^たろう"), *BOTH),),
-    ),
-    "korean": (
-        "a Korean name",
-        lambda: (shown(lambda: named(["", "ISO 2022 IR 149"], "Hong^Gildong=洪^吉洞=홍^길동"), *BOTH),),
-    ),
+MAKERS: Final[Mapping[str, Callable[[], tuple[Exposure, ...]]]] = {
+    "many": lambda: (shown(chest, *MANY),),
+    "corrected": lambda: (replace(shown(chest, *BOTH, MANY[2]), said=BY_A_READER),),
+    "unplaced": lambda: (shown(chest, EFFUSION, UNPLACED), shown(mirrored, UNPLACED)),
+    "none": lambda: (shown(chest),),
+    "not-processed": lambda: (shown(lateral),),
+    "two-films": lambda: (shown(chest, *BOTH), shown(mirrored, *MANY[2:5])),
+    "three-films": lambda: (shown(chest, *BOTH), shown(monochrome1), shown(lateral)),
+    "mirrored": lambda: (shown(mirrored, *BOTH),),
+    "rotated": lambda: (shown(rotated, *BOTH),),
+    "monochrome1": lambda: (shown(monochrome1, *BOTH),),
+    "signed": lambda: (shown(signed_with_padding, *BOTH),),
+    "marked": lambda: (shown(marked, *BOTH),),
+    "wide": lambda: (shown(wide, *BOTH),),
+    "oblong-pixels": lambda: (shown(oblong_pixels, *BOTH),),
+    "abdomen": lambda: (shown(bright_abdomen, *MANY[:5]),),
+    "japanese": lambda: (shown(japanese, *BOTH),),
+    "korean": lambda: (shown(korean, *BOTH),),
 }
+"""The films of each study; of `unplaced` one finding has no place."""
 
 _SEVEN: Final = tuple((replace(EFFUSION, probability=0.5 + number / 100),) for number in range(1, 8))
 VERSIONS: Final[Mapping[str, tuple[Callable[[], Dataset], tuple[tuple[Shown, ...], ...]]]] = {
@@ -271,8 +262,7 @@ QUESTIONS: Final = (
 
 def make(name: str) -> Case:
     """Make a study by its name."""
-    about, exposures = MAKERS[name]
-    return with_identity(Case(name=name, about=about, exposures=exposures()))
+    return with_identity(Case(name=name, exposures=MAKERS[name]()))
 
 
 def draws_in_all_versions(name: str) -> bool:
@@ -284,7 +274,7 @@ def versions(name: str) -> list[Case]:
     """Make the versions of a study by its name, oldest first; questions are asked about each."""
     film, versions_of_answers = VERSIONS[name]
     return [
-        with_identity(Case(name=name, about="versions", exposures=(replace(shown(film, *answers), asked=QUESTIONS),)))
+        with_identity(Case(name=name, exposures=(replace(shown(film, *answers), asked=QUESTIONS),)))
         for answers in versions_of_answers
     ]
 

@@ -69,7 +69,7 @@ class ShownReport:
     """A structured report after a double click on it.
 
     film: the number of the film that its boxes are drawn on; None for a text
-    labels: the texts beside the boxes, in no order; cut: how many of them leave the viewport
+    labels: the texts beside the boxes, in no order
     text: what a report without boxes says
     """
 
@@ -77,21 +77,15 @@ class ShownReport:
     picture: Picture
     png: bytes
     labels: tuple[str, ...]
-    cut: int
     text: str
 
 
 @dataclass(slots=True)
 class Viewer:
-    """One study in OHIF.
-
-    faults: uncaught exceptions and error pages so far
-    reopened: how often a double click on a report drew nothing
-    """
+    """One study in OHIF; faults: uncaught exceptions and error pages so far."""
 
     page: Page
     faults: list[str] = field(default_factory=list)
-    reopened: int = 0
 
     def film(self, number: int) -> bytes:
         """Show a film by a double click and take its picture as PNG."""
@@ -111,8 +105,7 @@ class Viewer:
                 film=int(found[1]) if found and labels else None,
                 picture=pictures.read(png),
                 png=png,
-                labels=tuple(label for label, _ in labels),
-                cut=sum(is_cut for _, is_cut in labels),
+                labels=tuple(labels),
                 text="" if labels else self.page.locator(_VIEWPORT).inner_text(),
             )
 
@@ -174,7 +167,6 @@ class Viewer:
             png = settled(self.page, self._viewport_png, ready=self._is_shown, limit_seconds=15.0)
             if self._is_shown():
                 break
-            self.reopened += 1
         return png
 
     def _thumbnail(self, number: int) -> Locator:
@@ -191,20 +183,14 @@ class Viewer:
         """Whether there is a box with its label, or a text."""
         return bool(self._labels()) or "Report" in self.page.locator(_VIEWPORT).first.inner_text()
 
-    def _labels(self) -> list[tuple[str, bool]]:
-        """Return the text of each label, and whether it leaves the viewport."""
+    def _labels(self) -> list[str]:
+        """Return the text of each label."""
         return [
-            (str(text), bool(cut))
-            for text, cut in self.page.evaluate(
-                """viewport => {
-                    const pane = document.querySelector(viewport)?.getBoundingClientRect();
-                    return [...document.querySelectorAll(viewport + " svg text")]
-                        .filter(text => text.textContent.includes(":"))
-                        .map(text => [
-                            [...text.children].map(line => line.textContent).join(" / ") || text.textContent,
-                            text.getBoundingClientRect().right > pane.right + 1
-                                || text.getBoundingClientRect().left < pane.left - 1]);
-                }""",
+            str(text)
+            for text in self.page.evaluate(
+                """viewport => [...document.querySelectorAll(viewport + " svg text")]
+                    .filter(text => text.textContent.includes(":"))
+                    .map(text => [...text.children].map(line => line.textContent).join(" / ") || text.textContent)""",
                 _VIEWPORT,
             )
         ]
@@ -269,7 +255,5 @@ def beside(browser: Browser, orthanc: Orthanc, *, tracks: bool = False) -> Itera
     """Run OHIF with an archive; tracks: it asks whether to track what is drawn, without which it saves nothing."""
     dist = packages.fetched(packages.OHIF) / "dist"
     settings = f"window.config = {json.dumps({**_SETTINGS, 'disableConfirmationPrompts': not tracks})};"
-    with site(
-        {"/": dist}, pages={"/app-config.js": settings}, archive_port=orthanc.http_port, start=dist / "index.html"
-    ) as address:
+    with site(dist, settings=settings, archive_port=orthanc.http_port) as address:
         yield Ohif(browser, address, orthanc)

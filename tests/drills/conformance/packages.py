@@ -46,27 +46,12 @@ OHIF: Final = Package(
     version="3.13.2",
     sha512="WZdxmpmG7rqFgW9ZJLcbgr3XCtLi1KDNPoMaeY5PPe6j4G4fjEjjkycZM6C6Zk2F87BKxFfpq+jd5xXZB9E8EA==",
 )
-DWV: Final = Package(
-    name="dwv",
-    version="0.36.4",
-    sha512="kXGlujGcCKSJD6s0THa2z4Kn/aVCdltvbgrn8g2WcTA8TgLZJHp6Z0Tbu3gxkerIaMCrTC4TbaWJI0nq9tPAFg==",
-)
-KONVA: Final = Package(
-    name="konva",
-    version="10.2.5",
-    sha512="WwBoe/EBhFcv+seL1Wnp3OAOwOFjCY4nCCgpLRrzUzw1IX4lKf/lYhj2Z3qo9P9q2fA3h+OdGDlimSNqZJaY5A==",
-)
-JSZIP: Final = Package(
-    name="jszip",
-    version="3.10.2",
-    sha512="3l+rb15IOWtUhU0H5MFqES/T6Kh7abYwjosBey/vD6hDt8zoEffkSC5Ws5SGtgVw3gBx2NEbhTeSW1+kWkpyTQ==",
-)
 AXE: Final = Package(
     name="axe-core",
     version="4.14.1",
     sha512="FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
 )
-PACKAGES: Final = (OHIF, DWV, KONVA, JSZIP, AXE)
+PACKAGES: Final = (OHIF, AXE)
 
 
 def fetched(package: Package) -> Path:

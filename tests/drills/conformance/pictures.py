@@ -125,7 +125,7 @@ def locate(picture: Picture, film: Dataset) -> Placing:
 
 
 def colored(picture: Picture) -> Mask:
-    """Find what is green or yellow, as OHIF and dwv draw boxes and labels: films and most of a viewer have no color."""
+    """Find what is green or yellow, as OHIF draws boxes and labels: films and most of a viewer have no color."""
     red, green, blue = (picture[..., channel].astype(np.int16) for channel in range(3))
     return (green > 140) & (green - blue > 60) & (green - red > -60)
 

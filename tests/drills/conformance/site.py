@@ -1,12 +1,11 @@
-"""Viewers that run in a browser: their files, pages of ours, and an archive behind one address of this machine.
+"""A viewer that runs in a browser: its files, its settings, and an archive behind one address of this machine.
 
 Viewer and archive have one origin, so the browser asks for no permission across origins.
 """
 
 from __future__ import annotations
 
-import mimetypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -22,24 +21,14 @@ from tests.support.serving import serving
 
 
 @contextmanager
-def site(
-    folders: Mapping[str, Path],
-    *,
-    pages: Mapping[str, str | bytes],
-    archive_port: int | None = None,
-    start: Path | None = None,
-) -> Iterator[str]:
-    """Serve while the block runs; yields the address, without a slash at its end.
+def site(folder: Path, *, settings: str, archive_port: int) -> Iterator[str]:
+    """Serve a folder, /app-config.js and an archive below /dicom-web while the block runs; yields the address.
 
-    folders: folders of files by the path they are served under
-    pages: content by its path; comes before the folders
-    archive_port: where requests below /dicom-web go; None for no archive
-    start: the page for a path that nothing else has, as an application with routes of its own wants
+    A path that the folder lacks is answered by its index.html, as an application with routes of its own wants.
     """
 
-    async def page(request: Request) -> Response:
-        path = request.url.path
-        return Response(pages[path], media_type=mimetypes.guess_type(path)[0] or "text/html")
+    async def app_config(_request: Request) -> Response:
+        return Response(settings, media_type="text/javascript")
 
     async def pass_on(request: Request) -> Response:
         address = f"http://{LOOPBACK}:{archive_port}{request.url.path}?{request.url.query}"
@@ -49,15 +38,14 @@ def site(
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     async def otherwise(request: Request, _error: Exception) -> Response:
-        if start is not None and "." not in PurePosixPath(request.url.path).name:
-            return FileResponse(start)
-        return PlainTextResponse("not found", 404)
+        is_file = "." in PurePosixPath(request.url.path).name
+        return PlainTextResponse("not found", 404) if is_file else FileResponse(folder / "index.html")
 
     application = Starlette(
         routes=[
-            *([Route("/dicom-web/{path:path}", pass_on, methods=["GET", "POST"])] if archive_port else []),
-            *(Route(path, page) for path in pages),
-            *(Mount(path, StaticFiles(directory=folders[path])) for path in sorted(folders, key=len, reverse=True)),
+            Route("/dicom-web/{path:path}", pass_on, methods=["GET", "POST"]),
+            Route("/app-config.js", app_config),
+            Mount("/", StaticFiles(directory=folder)),
         ],
         exception_handlers={404: otherwise},
     )

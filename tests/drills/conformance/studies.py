@@ -16,7 +16,7 @@ from pydicom.dataset import Dataset
 from models.contract import Box, FindingState, PromptKind, PromptReading, Question, ScoredBox
 from node.domain import Assessment, Film, GroundedSentence, ModelIdentity, Report
 from node.output_kinds import OUTPUTS
-from node.outputs import answers, asked_question, report_json, vocabulary, wording
+from node.outputs import answers, asked_question, report_json, wording
 from node.outputs.asked_question import AskedQuestion
 from node.outputs.corrected_film import correct
 from node.outputs.source import Source, from_files
@@ -48,21 +48,18 @@ class ReportedBox:
     """A box of report.json that outputs show: name and state of its finding, its place on the film.
 
     sure: the percentage, or what a reader said of it, as the report names its number
-    judged: what a reader said of it, as its short label has it in place of a percentage; "" if nobody did
     """
 
     name: str
     state: str
     sure: str
     box: Box
-    judged: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilmResult:
     """What report.json says of a film."""
 
-    is_read: bool
     impression: tuple[str, ...]
     boxes: tuple[ReportedBox, ...]
 
@@ -103,7 +100,6 @@ class Study:
 
 def _result(film: Mapping[str, Any]) -> FilmResult:
     return FilmResult(
-        is_read=film["status"] == "read",
         impression=tuple(film["impression"]),
         boxes=tuple(
             ReportedBox(
@@ -111,7 +107,6 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
                 state=finding["state"],
                 sure=_sure(finding, box),
                 box=Box(**dict(zip(("left", "top", "right", "bottom"), box["box"], strict=True))),
-                judged="" if (said := _said(finding, box)) is None else vocabulary.READER[said],
             )
             for finding in film["findings"]
             if finding["state"] != "absent"

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from playwright.sync_api import Browser
 from pydicom.dataset import Dataset
 
 from models.contract import Box
-from node.dicom.film_header import has_oblong_pixels
 from node.outputs import asked_question, wording
-from tests.drills.conformance import cases, dicomscope, dwv, pictures, studies
+from tests.drills.conformance import cases, dicomscope, pictures, studies
 from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer
 from tests.drills.conformance.pictures import Mask, Picture, Placing
 from tests.drills.conformance.studies import FilmResult, ReportedBox, Study
@@ -36,9 +34,6 @@ class Seen:
     faults: list[str] = field(default_factory=list)
     deviations: list[float] = field(default_factory=list)
     contrasts: list[float] = field(default_factory=list)
-    labels_cut: int = 0
-    swapped: int = 0
-    reopened: int = 0
 
     def figures(self) -> dict[str, object]:
         """The counts, with the largest deviation in percent of the film's width."""
@@ -47,9 +42,6 @@ class Seen:
             "boxes": len(self.deviations),
             "largest_deviation_percent": None if largest is None else round(100 * largest, 2),
             "least_contrast": round(min(self.contrasts), 2) if self.contrasts else None,
-            "labels_cut": self.labels_cut,
-            "drawn_with_swapped_spacing": self.swapped,
-            "reopened": self.reopened,
             "faults": self.faults,
         }
 
@@ -86,18 +78,15 @@ def view_in_ohif(viewer: Ohif, study: Study, *, kinds: Sequence[str], folder: Pa
         for number, report in enumerate(page.reports(), 1):
             shown.append(report)
             _keep(folder, f"{name}-{number}", page.screen())
-            seen.labels_cut += report.cut
             if report.film is None:
                 continue
             where = f"OHIF {name}, film {report.film}"
             boxes = next((boxes for film, boxes in expected.drawn if _is_of(report, film, boxes)), ())
             film = study.films[report.film - 1]
             drawn = [replace(expected, box=_as_ohif_draws(expected.box, film)) for expected in boxes]
-            seen.swapped += len(drawn) if has_oblong_pixels(film) else 0
             if boxes:
                 compare(seen, pictures.colored(report.picture), drawn, placings[report.film], where=where)
             seen.faults += _faults_of_labels(report.labels, boxes, where)
-        seen.reopened += page.reopened
         seen.faults += _faults_of_reach(name, expected, shown)
         seen.faults += _faults_of_page(name, page)
     return seen
@@ -152,26 +141,6 @@ def view_versions_in_ohif(viewer: Ohif, versions: Sequence[Study], *, kinds: Seq
     *before, newest = versions
     viewer.store(*(dataset for study in before for kind in kinds for dataset in study.objects[kind]))
     return view_in_ohif(viewer, newest, kinds=kinds, folder=folder)
-
-
-def view_in_dwv(browser: Browser, study: Study, folder: Path, *, kind: str) -> Seen:
-    """Show every report with boxes on its film, and compare boxes and labels with report.json."""
-    seen, scratch = Seen(), folder / "dwv"
-    scratch.mkdir(parents=True, exist_ok=True)
-    reports = {documents.film_of(dataset): dataset for dataset in study.objects[kind]}
-    for number, (film, content) in enumerate(zip(study.films, study.results, strict=True), 1):
-        boxes, where = content.boxes, f"dwv {study.case.name}-{kind}, film {number}"
-        if not boxes:
-            continue
-        calibrated, _, _ = dwv.show(browser, pictures.calibration(film), None)
-        placing = pictures.locate(pictures.read(calibrated), film)
-        png, labels, wrong = dwv.show(browser, film, reports[str(film.SOPInstanceUID)])
-        _keep(scratch, f"{study.case.name}-{kind}-{number}", png)
-        seen.faults += [f"{where}: {fault}" for fault in wrong]
-        compare(seen, pictures.colored(pictures.read(png)), boxes, placing, where=where)
-        labeled = [replace(box, sure=box.judged or box.sure) for box in boxes]
-        seen.faults += _faults_of_labels(labels, labeled, where)
-    return seen
 
 
 def view_in_dicomscope(shown: Sequence[Study], folder: Path, *, scratch: Path) -> dict[str, Seen]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 _SECTOR: Final = 512
 _HEAD: Final = 128
+_WAYS: Final = (
+    *["change"] * 3,
+    *["change the head"] * 2,
+    "zero a sector",
+    "cut off",
+    "remove",
+    "insert",
+    "double",
+)
 
 
 @dataclass(kw_only=True)
@@ -47,54 +55,25 @@ class Tally:
 
 def spoil(chance: random.Random, content: bytearray) -> None:
     """Change, cut off, insert or double some bytes in place, more often near the beginning, where the meaning is."""
-    if content:
-        chance.choice(_SPOILERS)(chance, content)
-
-
-def _change(chance: random.Random, content: bytearray) -> None:
-    for _ in range(chance.choice((1, 2, 8, 20))):
-        content[chance.randrange(len(content))] = chance.randrange(256)
-
-
-def _change_head(chance: random.Random, content: bytearray) -> None:
-    for _ in range(chance.choice((1, 2, 4))):
-        at = chance.randrange(min(len(content), _HEAD))
-        content[at] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
-
-
-def _zero(chance: random.Random, content: bytearray) -> None:
-    at = chance.randrange(len(content)) // _SECTOR * _SECTOR
-    content[at : at + _SECTOR] = bytes(len(content[at : at + _SECTOR]))
-
-
-def _cut(chance: random.Random, content: bytearray) -> None:
-    del content[max(2, chance.randrange(len(content))) :]
-
-
-def _remove(chance: random.Random, content: bytearray) -> None:
+    if not content:
+        return
     at = chance.randrange(len(content))
-    del content[at : at + chance.choice((1, 1, 2, 4, 100))]
-
-
-def _insert(chance: random.Random, content: bytearray) -> None:
-    at = chance.randrange(len(content))
-    content[at:at] = chance.randbytes(chance.randrange(1, 64))
-
-
-def _double(chance: random.Random, content: bytearray) -> None:
-    start = chance.randrange(len(content))
-    content[start:start] = content[start : start + chance.randrange(1, 4096)] * chance.choice((1, 2, 50))
-
-
-_SPOILERS: Final[Sequence[Callable[[random.Random, bytearray], None]]] = (
-    _change,
-    _change,
-    _change,
-    _change_head,
-    _change_head,
-    _zero,
-    _cut,
-    _remove,
-    _insert,
-    _double,
-)
+    match chance.choice(_WAYS):
+        case "change":
+            for _ in range(chance.choice((1, 2, 8, 20))):
+                content[chance.randrange(len(content))] = chance.randrange(256)
+        case "change the head":
+            for _ in range(chance.choice((1, 2, 4))):
+                place = chance.randrange(min(len(content), _HEAD))
+                content[place] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+        case "zero a sector":
+            begin = at // _SECTOR * _SECTOR
+            content[begin : begin + _SECTOR] = bytes(len(content[begin : begin + _SECTOR]))
+        case "cut off":
+            del content[max(2, at) :]
+        case "remove":
+            del content[at : at + chance.choice((1, 1, 2, 4, 100))]
+        case "insert":
+            content[at:at] = chance.randbytes(chance.randrange(1, 64))
+        case "double":
+            content[at:at] = content[at : at + chance.randrange(1, 4096)] * chance.choice((1, 2, 50))

@@ -17,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 
 from models import progress
 from models.progress import ProgressReport
+from node import log
 from tests.drills.fuzz import Tally, associations, pixels, requests
 from tests.drills.parts import named_parts
 from tests.paths import REPOSITORY
@@ -52,7 +54,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _associations(options: argparse.Namespace, folder: Path, say: ProgressReport) -> Tally:
-    return associations.run(folder, seed=options.seed, seconds=options.seconds)
+    log.mute()
+    with open("/dev/null", "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        log.configure()  # it names a standard output that nobody reads
+        return associations.run(folder, seed=options.seed, seconds=options.seconds)
 
 
 def _requests(options: argparse.Namespace, folder: Path, say: ProgressReport) -> Tally:

@@ -11,9 +11,9 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,6 @@ from pydicom import Dataset
 from pydicom.uid import JPEG2000Lossless
 from pynetdicom import AE, build_context
 
-from node import log
 from node.config import ListenerSettings
 from node.store.files import TEMPORARY
 from tests.drills.fuzz import Tally, spoil
@@ -40,17 +39,18 @@ LEAST_ROUNDS: Final = 5
 VERIFICATION: Final = "1.2.840.10008.1.1"
 
 Stream = list[bytes]
+_WAYS: Final = (
+    *["spoil bytes"] * 2,
+    "change a length",
+    "end early",
+    "repeat",
+    "leave out",
+    "exchange",
+    "insert noise",
+)
 
 
 def run(folder: Path, *, seed: int, seconds: float) -> Tally:
-    """Send bent streams to a listener in this process for a time, whose log nobody reads."""
-    log.mute()
-    with open("/dev/null", "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        log.configure()
-        return fuzz(folder, seed=seed, seconds=seconds)
-
-
-def fuzz(folder: Path, *, seed: int, seconds: float) -> Tally:
     """Send bent streams to a listener in this process for a time."""
     tally, chance, rounds = Tally(), random.Random(seed), 0
     threads = threading.active_count()
@@ -90,7 +90,7 @@ def bent_association(chance: random.Random, recordings: Sequence[Recording], bod
     stream = [recording.request, *recording.store, *recording.store[: chance.choice((0, len(recording.store)))]]
     stream.append(recording.release)
     if chance.random() < 0.4:  # a bent film in good PDUs
-        body = bytes(_spoiled(chance, bytearray(bodies[number])))
+        body = _spoiled(chance, bytearray(bodies[number]))
         return [recording.request, recording.store[0], *_fragments(chance, body), recording.release]
     if chance.random() < 0.2:
         other = chance.choice(recordings)
@@ -98,7 +98,7 @@ def bent_association(chance: random.Random, recordings: Sequence[Recording], bod
             pdu for pair in zip(stream, [other.request, *other.store, other.release], strict=False) for pdu in pair
         ]
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
-        chance.choice(_BENDERS)(chance, stream)
+        _bend(chance, stream)
     return [pdu for pdu in stream if pdu] or [b""]  # where nothing is left, an association that never says anything
 
 
@@ -111,57 +111,33 @@ def _fragments(chance: random.Random, body: bytes) -> Iterator[bytes]:
         at += size
 
 
-def _spoil_bytes(chance: random.Random, stream: Stream) -> None:
-    place = chance.randrange(len(stream))
-    stream[place] = bytes(_spoiled(chance, bytearray(stream[place])))
-
-
-def _spoiled(chance: random.Random, content: bytearray) -> bytearray:
+def _spoiled(chance: random.Random, content: bytearray) -> bytes:
     for _ in range(chance.randint(1, 6)):
         spoil(chance, content)
-    return content
+    return bytes(content)
 
 
-def _change_length(chance: random.Random, stream: Stream) -> None:
-    """Let a PDU, or the first item in it, say that it is longer or shorter than it is."""
-    place, at = chance.randrange(len(stream)), chance.choice((2, 6))
-    length = chance.choice((0, 1, 5, 0x7FFFFFFF, 0xFFFFFFFF, chance.randrange(200_000)))
-    stream[place] = stream[place][:at] + length.to_bytes(4, "big") + stream[place][at + 4 :]
-
-
-def _end_early(chance: random.Random, stream: Stream) -> None:
-    place = chance.randrange(len(stream))
-    stream[place:] = [stream[place][: chance.randrange(len(stream[place]) + 1)]]
-
-
-def _repeat(chance: random.Random, stream: Stream) -> None:
-    stream.insert(chance.randrange(len(stream) + 1), chance.choice(stream))
-
-
-def _leave_out(chance: random.Random, stream: Stream) -> None:
-    if len(stream) > 1:
-        del stream[chance.randrange(1, len(stream))]
-
-
-def _exchange(chance: random.Random, stream: Stream) -> None:
-    index, other = chance.randrange(len(stream)), chance.randrange(len(stream))
-    stream[index], stream[other] = stream[other], stream[index]
-
-
-def _insert_noise(chance: random.Random, stream: Stream) -> None:
-    stream.insert(chance.randrange(len(stream) + 1), chance.randbytes(chance.choice((1, 6, 10, 5000))))
-
-
-_BENDERS: Final[Sequence[Callable[[random.Random, Stream], None]]] = (
-    _spoil_bytes,
-    _spoil_bytes,
-    _change_length,
-    _end_early,
-    _repeat,
-    _leave_out,
-    _exchange,
-    _insert_noise,
-)
+def _bend(chance: random.Random, stream: Stream) -> None:
+    """Let one thing go wrong with the PDUs of a stream, in place."""
+    place, other = chance.randrange(len(stream)), chance.randrange(len(stream))
+    match chance.choice(_WAYS):
+        case "spoil bytes":
+            stream[place] = _spoiled(chance, bytearray(stream[place]))
+        case "change a length":  # of a PDU, or of the first item in it
+            at = chance.choice((2, 6))
+            length = chance.choice((0, 1, 5, 0x7FFFFFFF, 0xFFFFFFFF, chance.randrange(200_000)))
+            stream[place] = stream[place][:at] + length.to_bytes(4, "big") + stream[place][at + 4 :]
+        case "end early":
+            stream[place:] = [stream[place][: chance.randrange(len(stream[place]) + 1)]]
+        case "repeat":
+            stream.insert(place, stream[other])
+        case "leave out":
+            if place:
+                del stream[place]
+        case "exchange":
+            stream[place], stream[other] = stream[other], stream[place]
+        case "insert noise":
+            stream.insert(place, chance.randbytes(chance.choice((1, 6, 10, 5000))))
 
 
 def _send(stream: Stream, node: Node) -> list[bytes]:

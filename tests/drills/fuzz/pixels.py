@@ -7,6 +7,7 @@ must stay within 1 GiB above what it took before. Mutant K depends on seed and K
 
 from __future__ import annotations
 
+import copy
 import http.client
 import json
 import random
@@ -16,34 +17,20 @@ from functools import cache
 from pathlib import Path
 
 import imagecodecs
-from pydicom.encaps import encapsulate, generate_frames
-from pydicom.uid import (
-    UID,
-    DeflatedExplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    RLELossless,
-)
+from pydicom.dataset import Dataset
+from pydicom.encaps import generate_frames
+from pydicom.uid import UID, JPEG2000Lossless, JPEGBaseline8Bit, JPEGLosslessSV1, JPEGLSLossless, RLELossless
 
 from models.progress import ProgressReport
-from tests.drills.flood import probe, repeating
+from tests.drills.encodings import with_frame
 from tests.drills.fuzz import Tally, spoil
+from tests.drills.http_clients import probe, repeating
 from tests.support import films
 from tests.support.peers import LOOPBACK, ReceivingArchive
 from tests.support.processes import memory_mib
 from tests.support.service import Service, settings_for
 
-KINDS = (
-    RLELossless,
-    JPEGLSLossless,
-    JPEGLosslessSV1,
-    JPEGBaseline8Bit,
-    JPEG2000Lossless,
-    DeflatedExplicitVRLittleEndian,
-)
-EMPTY = b"\0\0"
+KINDS = (RLELossless, JPEGLSLossless, JPEGLosslessSV1, JPEGBaseline8Bit, JPEG2000Lossless)
 IN_HAND = 2
 WHOLE_EACH = 10
 MOST_LIVE_SECONDS = 1.0
@@ -52,34 +39,21 @@ LIMIT_SECONDS = 120.0
 
 
 @cache
-def whole(syntax: UID) -> tuple[bytes, bytes]:
-    """A film in a transfer syntax: what comes before its compressed bytes, and these."""
-    if syntax == DeflatedExplicitVRLittleEndian:
-        film = films.thumbnail()
-        film.file_meta.TransferSyntaxUID = syntax
-        content = films.file_bytes(film)
-        body = films.body_of(content)
-        return content[: -len(body)], body
+def whole(syntax: UID) -> tuple[Dataset, bytes]:
+    """A film, and its codestream in a transfer syntax."""
+    film, is_lossless = films.thumbnail(), syntax == JPEGLosslessSV1
+    if syntax == JPEGBaseline8Bit:
+        film = films.at_depth(8)
     if syntax in (JPEGLosslessSV1, JPEGBaseline8Bit):
-        film = films.thumbnail() if syntax == JPEGLosslessSV1 else films.at_depth(8)
-        pixels, is_lossless = film.pixel_array, syntax == JPEGLosslessSV1
-        frame = bytes(imagecodecs.jpeg8_encode(pixels, lossless=is_lossless, predictor=1 if is_lossless else None))
-    else:
-        film = films.compressed(films.thumbnail(), syntax)
-        frame = next(generate_frames(film.PixelData, number_of_frames=1))
-    film.PixelData = encapsulate([EMPTY])
-    film["PixelData"].is_undefined_length, film["PixelData"].VR = True, "OB"
-    film.file_meta.TransferSyntaxUID = syntax
-    return films.file_bytes(films.changed(film, {"DataSetTrailingPadding": None})), frame
+        predictor = 1 if is_lossless else None
+        return film, bytes(imagecodecs.jpeg8_encode(film.pixel_array, lossless=is_lossless, predictor=predictor))
+    return film, next(generate_frames(films.compressed(films.thumbnail(), syntax).PixelData, number_of_frames=1))
 
 
-def file_of(syntax: UID, compressed: bytes) -> bytes:
-    """A file with compressed bytes, whole or not."""
-    head, _ = whole(syntax)
-    if syntax == DeflatedExplicitVRLittleEndian:
-        return head + compressed
-    empty = encapsulate([EMPTY])
-    return head.replace(empty, encapsulate([compressed]))
+def file_of(syntax: UID, codestream: bytes) -> bytes:
+    """A file with a codestream, whole or not."""
+    film = with_frame(copy.deepcopy(whole(syntax)[0]), codestream, syntax)
+    return films.file_bytes(films.changed(film, {"DataSetTrailingPadding": None}))
 
 
 def mutant(seed: int, number: int) -> tuple[UID, bytes]:

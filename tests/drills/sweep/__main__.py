@@ -6,8 +6,8 @@ Every film is read, and asked about in every name of the prompt set: once as the
 every threshold accepted. No sentence may contradict a decision or a reported box, by patterns that share nothing with
 `language`, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
 zone, and a finding to be reviewed says so. Sentences that do not leave are counted by reason. Answers must agree with
-the report; nothing may be present without a measured threshold; unknown words get no box. Findings of each film are
-corrected as a reader would (`corrections`). The last line is one JSON object with `passed`.
+the report; nothing may be present without a measured threshold; unknown words get no box. The last line is one JSON
+object with `passed`.
 """
 
 from __future__ import annotations

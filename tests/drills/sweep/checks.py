@@ -15,11 +15,10 @@ from node.domain import Film, Finding
 from node.outputs import wording
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
-from node.read.decoding import side_of as side_of_box
 from node.read.film import film_of
 from node.read.model import FilmAnswer, RadiographReader
 from node.read.prompt_names import names_of
-from tests.drills.sweep import corrections, patterns, said
+from tests.drills.sweep import patterns, said
 
 UNKNOWN: Final = (
     "banana",
@@ -89,13 +88,6 @@ class Sweep:
             *(f"words: {fault}" for fault in said.objections(film, swept.words)),
             *incomplete(film, self.measured),
             *self._unknown(image),
-            *corrections.objections(
-                film,
-                self.prompts,
-                lambda box: side_of_box(box, image.framing.about(film.middle)),
-                regions=reading.regions,
-                number=swept.films,
-            ),
         ]
         for question, fault in self._questions(image, film, swept.films):
             swept.questions += 1
