@@ -16,7 +16,6 @@
 #   make conformance  make encodings, then OHIF, DICOMscope and validators on the node's objects; pictures in demo-out/conformance/
 #   make encodings  good films of every encoder at hand, in every wrapping: each must be read with the same pixels; some minutes
 #   make bench    reports of the published size beside the plain way, films taken beside dcmtk, what a film costs the node; half an hour
-#   make bench-quick  the same for one film at a time; five minutes
 #   make sweep    250 phantoms, and FILMS="a.jsonl b.jsonl:10", looked through for what contradicts itself; half an hour
 #   make pictures the pages beside an Orthanc, in Chromium: the pictures of docs/pictures; some minutes
 #   make dashboards  the four dashboards with a node's figures, drawn by components of Grafana: docs/pictures/dashboard-*.jpg
@@ -69,7 +68,7 @@ DRILLS := drill and not full_size and not gpu
 export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: setup system-packages viewers model demo test check drills drills-short quick durations coverage lint types collect run-tests train full-size paper-small
-.PHONY: chaos soak encodings bench bench-quick sweep pictures dashboards fuzz conformance sbom digests audit release-check docs
+.PHONY: chaos soak encodings bench sweep pictures dashboards fuzz conformance sbom digests audit release-check docs
 .PHONY: gpu-proof container-test clean
 .DELETE_ON_ERROR:
 
@@ -179,9 +178,9 @@ pictures: setup viewers model
 dashboards: setup system-packages model
 	$(VENV)/bin/python -m tests.deploy.dashboards_drawn --out docs/pictures
 
-bench bench-quick: setup system-packages model
+bench: setup system-packages model
 	$(PIP) --editable '.[bench]'
-	$(VENV)/bin/python -m tests.drills.bench $(if $(filter bench-quick,$@),--quick) $(if $(ONLY),--only $(ONLY))
+	$(VENV)/bin/python -m tests.drills.bench $(if $(ONLY),--only $(ONLY))
 
 # In an environment of its own, because .venv may hold the ONNX Runtime for a CPU. Without TensorRT, which comes from an
 # index of NVIDIA, the other two are proven.

@@ -65,8 +65,6 @@ DEPTHS: Final = ((8, False), (10, False), (12, False), (12, True), (15, False), 
 SIZES: Final = ((245, 231), (97, 131), (96, 130))
 """Rows and columns."""
 
-FEW_BITS: Final = (8, 12, 16)
-
 _FRAGMENTS: Final = 3
 _EVERY: Final = range(8, 17)
 _EIGHT: Final = range(8, 9)
@@ -262,34 +260,25 @@ def _functions() -> Iterator[tuple[str, range, UID, Encode, Other | None]]:
     yield "opencv jpeg", _EIGHT, JPEGBaseline8Bit, _by_opencv, _by_dcmtk
 
 
-_PLUGINS: Final = (
-    ("pyjpegls", JPEGLSLossless),
-    ("pylibjpeg", JPEG2000Lossless),
-    ("pylibjpeg", RLELossless),
-    ("pydicom", RLELossless),
-)
-
-
 def encoders() -> list[Encoder]:
     """Return every encoder at hand, in each of its ways."""
-    return [
-        *(
-            Encoder(name=command, bits=bits, encode=partial(by_program, command=command), other=other)
-            for command, bits, other in _programs()
-        ),
-        *(
-            Encoder(name=name, bits=bits, encode=partial(by_function, syntax=syntax, encode=encode), other=other)
-            for name, bits, syntax, encode, other in _functions()
-        ),
-        *(
-            Encoder(
-                name=f"{plugin} {syntax.keyword}",
-                bits=_EVERY,
-                encode=partial(by_pydicom, syntax=syntax, plugin=plugin),
-            )
-            for plugin, syntax in _PLUGINS
-        ),
+    found = [
+        Encoder(name=command, bits=bits, encode=partial(by_program, command=command), other=other)
+        for command, bits, other in _programs()
     ]
+    found += [
+        Encoder(name=name, bits=bits, encode=partial(by_function, syntax=syntax, encode=encode), other=other)
+        for name, bits, syntax, encode, other in _functions()
+    ]
+    for plugin, syntax in (
+        ("pyjpegls", JPEGLSLossless),
+        ("pylibjpeg", JPEG2000Lossless),
+        ("pylibjpeg", RLELossless),
+        ("pydicom", RLELossless),
+    ):
+        name, encode = f"{plugin} {syntax.keyword}", partial(by_pydicom, syntax=syntax, plugin=plugin)
+        found.append(Encoder(name=name, bits=_EVERY, encode=encode))
+    return found
 
 
 def wrappings(encoded: Dataset) -> dict[str, Callable[[], Dataset]]:
@@ -359,16 +348,6 @@ def all_cases(chosen: Sequence[Encoder]) -> list[Case]:
         for turn, encoder in enumerate(chosen)
         for film in (whole, *made)
         if film.BitsStored in encoder.bits
-    ]
-
-
-def few_cases(chosen: Sequence[Encoder]) -> list[Case]:
-    """Let each encoder have one film in two wrappings."""
-    made = [source(bits, *size) for bits in FEW_BITS for size in SIZES[1:]]
-    possible = ([film for film in made if film.BitsStored in encoder.bits] for encoder in chosen)
-    return [
-        Case(encoder, some[turn % len(some)], turn)
-        for turn, (encoder, some) in enumerate(zip(chosen, possible, strict=True))
     ]
 
 

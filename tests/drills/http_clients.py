@@ -66,23 +66,23 @@ class Probing:
 
 
 @contextmanager
-def idle_clients(*, port: int, count: int) -> Iterator[dict[str, Counter[str]]]:
+def idle_clients(*, port: int, count: int) -> Iterator[Counter[str]]:
     """Hold connections open that complete no request, while the block runs; a closed one is opened again.
 
     A process of its own holds them: pynetdicom, which sends the films, uses select(2), which fails on descriptors above
     1023.
-    Yields how many were opened, and how many the node closed, by their way; filled when the block ends.
+    Yields how many were opened, by their way; filled when the block ends.
     """
-    context, figures = multiprocessing.get_context("spawn"), dict[str, Counter[str]]()
+    context, opened = multiprocessing.get_context("spawn"), Counter[str]()
     here, there = context.Pipe()
     process = context.Process(target=_hold_idle, args=(there, port, count), daemon=True)
     process.start()
     try:
-        yield figures
+        yield opened
     finally:
         here.send(None)
         assert here.poll(60), "the idle clients sent no figures"
-        figures.update(here.recv())
+        opened.update(here.recv())
         process.join(timeout=60)
 
 
@@ -90,7 +90,7 @@ def _hold_idle(end: Connection, port: int, count: int) -> None:
     """Be the idle clients until something comes by `end`; then send the figures by it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + _OWN_DESCRIPTORS), hard))
-    figures = {"opened": Counter[str](), "closed_by_the_node": Counter[str]()}
+    opened = Counter[str]()
 
     async def hold(number: int) -> None:
         name = MIXED[number % len(MIXED)]
@@ -98,12 +98,11 @@ def _hold_idle(end: Connection, port: int, count: int) -> None:
         while True:
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection(LOOPBACK, port)
-                figures["opened"][name] += 1
+                opened[name] += 1
                 try:
                     await _until_closed(reader, writer, WAYS[name])
                 finally:
                     writer.close()
-                figures["closed_by_the_node"][name] += 1
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def hold_all() -> None:
@@ -113,7 +112,7 @@ def _hold_idle(end: Connection, port: int, count: int) -> None:
             client.cancel()
 
     asyncio.run(hold_all())
-    end.send(figures)
+    end.send(opened)
 
 
 async def _until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Way) -> None:

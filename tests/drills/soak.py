@@ -91,10 +91,10 @@ def main() -> int:
 
 
 class Called(NamedTuple):
-    """Who called a node: DICOM callers, idle HTTP clients by how they ended, answers to probes and to scrapes."""
+    """Who called a node: DICOM callers, idle HTTP clients by their way, answers to probes and to scrapes."""
 
     callers: Callers
-    idle: Mapping[str, Counter[str]]
+    idle: Counter[str]
     probed: Probing
     scraped: Probing
 
@@ -138,7 +138,7 @@ def run(shift: Shift, folder: Path, *, say: ProgressReport) -> dict[str, object]
         and is_flat(before, after, room=shift.room)
         and most < shift.descriptors
         and callers.fewest > shift.room
-        and sum(idle["opened"].values()) >= shift.idle_clients
+        and idle.total() >= shift.idle_clients
         and not callers.failures
         and probed.is_good
         and scraped.is_good

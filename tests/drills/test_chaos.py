@@ -13,11 +13,11 @@ from pydicom.dataset import Dataset
 
 from models.progress import quiet
 from tests.drills.chaos import disk, night
+from tests.drills.chaos.__main__ import SCENARIOS
 from tests.drills.chaos.disk import CannotMountError
 from tests.drills.chaos.night import Plan
 from tests.drills.chaos.verdict import Verdict, blamed, changed, judge, sent_twice, unanswered
 from tests.support import documents, films, peers, samples
-from tests.support.postgres import Postgres
 from tests.support.service import Service, settings_for
 
 pytestmark = pytest.mark.drill(part="chaos")
@@ -28,18 +28,11 @@ SETTLE_SECONDS = 2.0
 """A node hands on the studies that it finds at its start in its first second."""
 
 
-def test_a_night_of_kills_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_night_of_kills_loses_nothing(tmp_path: Path, database: str) -> None:
     plan = Plan(kills=1, films=10, seed=6, longest_seconds=1.0, excused=night.IN_HAND)
 
-    figures = night.run(plan, tmp_path, say=quiet)
-
-    assert figures["passed"], str(figures)
-
-
-def test_a_night_of_kills_among_several_processes_loses_nothing(tmp_path: Path) -> None:
-    with Postgres() as postgres:
-        plan = Plan(kills=1, films=6, seed=6, longest_seconds=1.0, excused=night.IN_HAND)
-        figures = night.run(plan, tmp_path, database_url=postgres.url, say=quiet)
+    figures = SCENARIOS[f"kills-{database}"](plan, tmp_path, quiet)
 
     assert figures["passed"], str(figures)
 

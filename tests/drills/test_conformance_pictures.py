@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import tarfile
-from io import BytesIO
-from pathlib import Path
-
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
 from models.contract import Box
-from tests.drills.conformance import packages, pictures
-from tests.drills.conformance.packages import Package
+from tests.drills.conformance import pictures
 from tests.drills.conformance.pictures import Picture
 from tests.support import films
 
@@ -90,19 +83,3 @@ def test_white_letters_stand_out_on_dark_ground_alone(ground: int, least: float,
 
     assert least < contrast < most
     assert pictures.contrast(np.asarray(bare), np.asarray(bare), where) == 1.0
-
-
-def test_a_package_with_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "FOLDER", tmp_path / "npm")
-    archive = tmp_path / "viewer.tgz"
-    with tarfile.open(archive, "w:gz") as content:
-        content.addfile(tarfile.TarInfo("package/viewer.js"), BytesIO())
-    right = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
-    (tmp_path / "npm").mkdir()
-
-    with pytest.raises(ValueError, match="not the one that was expected"):
-        packages.unpack(archive, Package(name="@a/viewer", version="1", sha512="A" * 88))
-    packages.unpack(archive, Package(name="@a/viewer", version="1", sha512=right))
-
-    assert [path.name for path in (tmp_path / "npm").rglob("*.js")] == ["viewer.js"]
-    assert (tmp_path / "npm" / "a-viewer-1" / "viewer.js").exists()

@@ -162,6 +162,7 @@ def test_a_package_that_no_setting_names_is_not_imported(tmp_path: Path) -> None
     OUTPUTS.entry("gsps")
 
     assert not sys.modules.keys() & set(MODULES)
+    assert not [name for name in (*OUTPUTS.own, *TYPES.own) if plugins.is_added(name)], "none has a hyphen"
 
 
 BAD = {
@@ -189,10 +190,6 @@ def test_a_package_that_is_no_good_is_refused(
 
     plugins.installed.cache_clear()
     assert complaint in str(mistakes)
-
-
-def test_no_kind_or_type_of_the_nodes_own_has_a_hyphen() -> None:
-    assert not [name for name in (*OUTPUTS.own, *TYPES.own) if plugins.is_added(name)]
 
 
 EXAMPLES = REPOSITORY / "examples"

@@ -97,13 +97,6 @@ class Orthanc:
         self._end(signal.SIGTERM)
 
     @property
-    def process_id(self) -> int:
-        """The process of the program that runs."""
-        if self._process is None:
-            raise AssertionError("Orthanc does not run")
-        return self._process.pid
-
-    @property
     def log(self) -> str:
         """What the program printed."""
         return (self._folder / "log.txt").read_text(encoding="utf-8", errors="replace")

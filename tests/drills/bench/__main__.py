@@ -1,7 +1,7 @@
 """Runnable: how fast this program is, part by part, beside its peers; for `docs/operate/speed.md` and `growth.md`.
 
-    python -m tests.drills.bench [--quick] [--only report,receive] [--films 1,4] [--rounds 5] [--threads N]
-                                 [--model DIR] [--runtimes torch-cuda:float16,onnx]
+    python -m tests.drills.bench [--only report,receive] [--films 1,4] [--rounds 3] [--threads N] [--sent 30]
+                                 [--engine onnx|torch] [--model DIR] [--runtimes torch-cuda:float16,onnx]
 
 The parts, in their order:
 
@@ -18,8 +18,7 @@ memory is a ratio beside a peer, so two machines can be compared. A part that fa
 JSON object: `passed` says that no part failed, and that every limit was kept. Needs the extra `bench`, 10 GB of disk
 and 14 GB of memory.
 
-`--quick` takes some five minutes on two cores: the parts report, receive and node, one film
-at once, few rounds, and PyTorch instead of exported graphs.
+Five minutes on two cores: --only report,receive,node --films 1 --rounds 2 --sent 10 --engine torch
 """
 
 from __future__ import annotations
@@ -46,14 +45,6 @@ from tests.drills.bench.results import Found, Results
 from tests.drills.bench.turns import apart
 from tests.drills.parts import named_parts
 
-QUICK: Mapping[str, object] = {
-    "only": ["report", "receive", "node"],
-    "films": [1],
-    "rounds": 2,
-    "engine": "torch",
-    "sent": 10,
-}
-"""The options of a quick run; those that are given count."""
 QUIET_LOAD = 0.5
 """Above it something else ran on the machine before: then a kept limit proves little."""
 
@@ -62,13 +53,13 @@ class Run:
     """A run: its options, its folder, and the model of the published size, which is made when it is first needed."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, say: ProgressReport) -> None:
-        self.options, self.folder, self.say = options, folder, say
+        self.asked, self.folder, self.say = options, folder, say
 
     @cached_property
     def model(self) -> Path:
         """The model directory."""
-        given: Path | None = self.options.model
-        return given or make_model(self.folder / "model", graphs=self.options.engine == "onnx", say=self.say)
+        given: Path | None = self.asked.model
+        return given or make_model(self.folder / "model", graphs=self.asked.engine == "onnx", say=self.say)
 
     def place(self, name: str) -> Path:
         """Make a folder."""
@@ -76,50 +67,31 @@ class Run:
         return self.folder / name
 
 
-def _opening(run: Run) -> Found:
-    return alone.measure(run.model, engine=run.options.engine, threads=run.options.threads)
-
-
-def _report(run: Run) -> Found:
-    asked = run.options
-    return reports.measure(
-        run.model, engine=asked.engine, threads=asked.threads, films=asked.films, rounds=asked.rounds, say=run.say
-    )
-
-
-def _receive(run: Run) -> Found:
-    return receiving.measure(run.place("receive"), count=run.options.sent // 3, rounds=run.options.rounds)
-
-
-def _node(run: Run) -> Found:
-    return node.measure(run.place("node"), count=run.options.sent, rounds=run.options.rounds, say=run.say)
-
-
-def _shipped(run: Run) -> Found:
-    return runtimes.shipped(run.place("shipped"), sent=2 * run.options.sent, questions=run.options.questions)
-
-
-def _runtimes(run: Run) -> Found:
-    asked, place = run.options, run.place("runtimes")
-    return runtimes.measure(place, run.model, asked.runtimes, sent=asked.sent, questions=asked.questions)
-
-
 Part = Callable[[Run], Found]
 PARTS: Final[Mapping[str, Part]] = {
-    "opening": _opening,
-    "report": _report,
-    "receive": _receive,
-    "node": _node,
-    "shipped": _shipped,
-    "runtimes": _runtimes,
+    "opening": lambda run: alone.measure(run.model, engine=run.asked.engine, threads=run.asked.threads),
+    "report": lambda run: reports.measure(
+        run.model,
+        engine=run.asked.engine,
+        threads=run.asked.threads,
+        films=run.asked.films,
+        rounds=run.asked.rounds,
+        say=run.say,
+    ),
+    "receive": lambda run: receiving.measure(run.place("receive"), count=run.asked.sent // 3, rounds=run.asked.rounds),
+    "node": lambda run: node.measure(run.place("node"), count=run.asked.sent, rounds=run.asked.rounds, say=run.say),
+    "shipped": lambda run: runtimes.shipped(
+        run.place("shipped"), sent=2 * run.asked.sent, questions=run.asked.questions
+    ),
+    "runtimes": lambda run: runtimes.measure(
+        run.place("runtimes"), run.model, run.asked.runtimes, sent=run.asked.sent, questions=run.asked.questions
+    ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print. Returns 0 if no part failed and every limit was kept."""
     options = _parser().parse_args(arguments)
-    if options.quick:
-        options = _parser().parse_args(arguments, namespace=argparse.Namespace(**QUICK))
     chosen = options.only or [name for name in PARTS if name != "runtimes"]
     load, began = os.getloadavg(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, progress.on(sys.stdout) as say:
@@ -160,7 +132,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tests.drills.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="the short form")
     parser.add_argument("--only", type=partial(named_parts, PARTS), help="these parts, with commas between them")
     parser.add_argument("--films", type=_numbers, default=[1, 4], help="that are read at once")
     parser.add_argument("--rounds", type=int, default=3)

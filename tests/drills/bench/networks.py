@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -11,8 +11,8 @@ from typing import Final, TypeVar, cast
 
 import numpy as np
 
-from models.contract import FilmReading, ReaderPrompt, StageDifference
-from models.engines import Engine, FloatArray, IntArray, Patches, Regions
+from models.contract import FilmReading, ReaderPrompt
+from models.engines import Engine, FloatArray, IntArray
 from models.engines.opening import open_first
 from models.engines.proof import Precision
 from models.lab.evaluation.evaluated_model import read_questions
@@ -43,38 +43,17 @@ class Watched:
         taken, self._seconds = self._seconds, dict.fromkeys(STAGES, 0.0)
         return taken
 
-    @property
-    def name(self) -> str:
-        return self._engine.name
-
-    @property
-    def parity(self) -> Mapping[str, StageDifference]:
-        return self._engine.parity
-
-    def encode_image(self, pixels: FloatArray) -> Patches:
-        return self._timed("encode_image", lambda: self._engine.encode_image(pixels))
-
     def encode_prompts(self, tokens: IntArray) -> FloatArray:
         if self._context > tokens.shape[1]:
             tokens = np.pad(tokens, ((0, 0), (0, self._context - tokens.shape[1])))
-        return self._timed("encode_prompts", lambda: self._engine.encode_prompts(tokens))
+        return self._timed("encode_prompts", self._engine.encode_prompts, tokens)
 
-    def find(self, patches: Patches, prompts: FloatArray) -> Regions:
-        return self._timed("find", lambda: self._engine.find(patches, prompts))
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._engine, name)
+        return partial(self._timed, name, found) if name in STAGES else found
 
-    def describe(self, patches: Patches, *, boxes: FloatArray, prompts: FloatArray, prompted: FloatArray) -> FloatArray:
-        return self._timed(
-            "describe", lambda: self._engine.describe(patches, boxes=boxes, prompts=prompts, prompted=prompted)
-        )
-
-    def view(self, patches: Patches) -> FloatArray:
-        return self._engine.view(patches)
-
-    def write(self, features: FloatArray) -> IntArray:
-        return self._timed("write", lambda: self._engine.write(features))
-
-    def _timed(self, stage: str, call: Callable[[], T]) -> T:
-        taken = timed(call)
+    def _timed(self, stage: str, call: Callable[..., T], *given: object, **named: object) -> T:
+        taken = timed(partial(call, *given, **named))
         self._seconds[stage] += taken.seconds
         return taken.result
 
@@ -108,7 +87,7 @@ def _open(directory: Path, name: str, engine: str, threads: int) -> Network:
     else:
         opened = open_first(directory, engine=engine, threads=threads, precision=cast(Precision, name))
         watched = Watched(opened.engine)
-    return Network(reader=reader_of(directory, watched), engine=watched)
+    return Network(reader=reader_of(directory, cast(Engine, watched)), engine=watched)
 
 
 @cache
@@ -119,8 +98,6 @@ def precisions() -> tuple[Precision, ...]:
 
 def at_once(run: Callable[[int], T], count: int) -> list[T]:
     """Call a function with 0, 1 and so on, each in a thread of its own; returns what it returned, in this order."""
-    if count == 1:
-        return [run(0)]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(run, range(count)))
 

@@ -27,8 +27,6 @@ from tests.drills.chaos.night import Plan
 from tests.drills.parts import named_parts
 from tests.support.postgres import Postgres
 
-_FULL_SECONDS: Final = 30.0
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(
@@ -56,23 +54,17 @@ def main() -> int:
     return 0 if passed else 1
 
 
-def kills_sqlite(plan: Plan, folder: Path, say: ProgressReport) -> dict[str, object]:
-    return night.run(plan, folder, say=say)
-
-
 def kills_postgresql(plan: Plan, folder: Path, say: ProgressReport) -> dict[str, object]:
     with Postgres() as postgres:
         return night.run(plan, folder, database_url=postgres.url, say=say)
 
 
-def disk_full(plan: Plan, folder: Path, say: ProgressReport) -> dict[str, object]:
-    return disk.run(folder, films=plan.films // 3, seconds=_FULL_SECONDS, seed=plan.seed, say=say)
-
-
 SCENARIOS: Final[Mapping[str, Callable[[Plan, Path, ProgressReport], dict[str, object]]]] = {
-    "kills-sqlite": kills_sqlite,
+    "kills-sqlite": lambda plan, folder, say: night.run(plan, folder, say=say),
     "kills-postgresql": kills_postgresql,
-    "disk-full": disk_full,
+    "disk-full": lambda plan, folder, say: disk.run(
+        folder, films=plan.films // 3, seconds=30.0, seed=plan.seed, say=say
+    ),
 }
 
 if __name__ == "__main__":

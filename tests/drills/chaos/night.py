@@ -152,7 +152,11 @@ def wait_until_idle(settings: Settings, *, patience_seconds: float) -> bool:
     Once is not enough: a film that was just acknowledged is not yet in the tables (`node.service.receiver`).
     patience_seconds: for which nothing of what it says may change before that
     """
-    return _wait_for(settings, _is_idle, patience_seconds=patience_seconds)
+    return _wait_for(
+        settings,
+        lambda said: _is_nothing_on_its_way(said) and not said["parked"],
+        patience_seconds=patience_seconds,
+    )
 
 
 def _wait_for(settings: Settings, is_reached: Callable[[operate.Status], bool], *, patience_seconds: float) -> bool:
@@ -164,10 +168,6 @@ def _wait_for(settings: Settings, is_reached: Callable[[operate.Status], bool], 
         if said != last:
             last, changed_at = said, time.monotonic()
     return times == _TIMES_SAID
-
-
-def _is_idle(said: operate.Status) -> bool:
-    return _is_nothing_on_its_way(said) and not said["parked"]
 
 
 def _is_nothing_on_its_way(said: operate.Status) -> bool:

@@ -22,11 +22,7 @@ class Supervised:
         self._changed = threading.Condition()
         self._service: Service | None = None
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def run(self) -> None:
-        """Start it for the first time."""
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, daemon=True)
 
     def wait_until_ready(self, *, limit_seconds: float = 60.0) -> None:
         """Wait until the process of this moment is ready; one that is ending meanwhile is not waited for."""
@@ -47,7 +43,7 @@ class Supervised:
         """Kill it and start it no more."""
         self._closing.set()
         self.kill()
-        self._thread.join(timeout=60)
+        self.thread.join(timeout=60)
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -89,7 +85,7 @@ def running(members: Sequence[Supervised]) -> Iterator[Cluster]:
     with ExitStack() as closing:
         for member in members:
             closing.callback(member.close)
-            member.run()
+            member.thread.start()
         for member in members:
             member.wait_until_ready()
         yield Cluster(members)

@@ -18,25 +18,20 @@ _PAUSE_SECONDS = 0.2
 class Senders:
     """Threads that send studies of 1 to 3 films to one port, as many as they are allowed to so far, until closed.
 
-    acknowledged: the SOP Instance UIDs of the films that were answered with Success, by study
+    acknowledged, done: the SOP Instance UIDs of the films that were answered with Success, by study; how many they are
     """
 
     def __init__(self, *, port: int, count: int, films: int, draw: random.Random) -> None:
         self.acknowledged: dict[str, set[str]] = {}
         self._port, self._goal = port, films
         self._studies = _studies(films, draw)
-        self._allowed = self._begun = self._done = 0
+        self._allowed = self._begun = self.done = 0
         self._changed = threading.Condition()
         self._closing = False
         names = caller_names(count)
         self._threads = [threading.Thread(target=self._run, args=(name,), daemon=True) for name in names]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def done(self) -> int:
-        """How many films were acknowledged."""
-        return self._done
 
     def allow(self, films: int) -> None:
         """Let so many films be sent from the beginning on, whole studies."""
@@ -47,7 +42,7 @@ class Senders:
     def wait_for(self, films: int, *, limit_seconds: float) -> bool:
         """Wait until so many films were acknowledged, or all; say whether they were."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._done >= min(films, self._goal), limit_seconds)
+            return self._changed.wait_for(lambda: self.done >= min(films, self._goal), limit_seconds)
 
     def close(self) -> None:
         """Stop sending."""
@@ -67,7 +62,7 @@ class Senders:
                 with self._changed:
                     for film in taken:
                         self.acknowledged.setdefault(str(film.StudyInstanceUID), set()).add(str(film.SOPInstanceUID))
-                    self._done += len(taken)
+                    self.done += len(taken)
                     self._changed.notify_all()
                     if left:
                         self._changed.wait_for(lambda: self._closing, _PAUSE_SECONDS)

@@ -2,11 +2,10 @@
 
     python -m tests.drills.sweep [--phantoms 250] [--films FILE.jsonl[:EVERY] ...] [--model DIR]
 
-Every film is read, and asked about in every name of the prompt set: once as the node does by default, and once with
-every threshold accepted. No sentence may contradict a decision or a reported box, by patterns that share nothing with
-`language`, deny anything, or say without a note how severe it is. Sentences by rule, impression and evidence name one
-zone, and a finding to be reviewed says so. Sentences that do not leave are counted by reason. Answers must agree with
-the report; nothing may be present without a measured threshold; unknown words get no box. The last line is one JSON
+Every film is read as the node does by default, and again with every threshold accepted. No sentence may contradict a
+decision or a reported box, by patterns that share nothing with `language`, deny anything, or say without a note how
+severe it is. Sentences by rule, impression and evidence name one zone, and a finding to be reviewed says so. Sentences
+that do not leave are counted by reason. Nothing may be present without a measured threshold. The last line is one JSON
 object with `passed`.
 """
 
@@ -17,24 +16,22 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from models import progress
 from models.contract import Trusted
 from models.reading.tokenizers import VOCABULARIES
 from node.read import prompts
+from node.read.film import film_of
 from node.read.model import RadiographReader, open_reader
-from tests.drills.sweep.checks import Sweep, Swept, measured_on
+from tests.drills.sweep.checks import Swept, look, measured_on
 from tests.drills.sweep.films import Films, of_file, of_phantoms
-
-FIRST_SEED: Final = 2_000_000
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="tests.drills.sweep", description=__doc__)
     parser.add_argument("--phantoms", type=int, default=250, metavar="COUNT")
-    parser.add_argument("--first", type=int, default=FIRST_SEED, metavar="SEED", help="of the phantoms")
+    parser.add_argument("--first", type=int, default=2_000_000, metavar="SEED", help="of the phantoms")
     parser.add_argument(
         "--films",
         nargs="*",
@@ -66,11 +63,11 @@ def run(model: Path, trusted: Trusted, films: Films, *, name: str, say: progress
     """Sweep over films; trusted: which thresholds may call a finding present."""
     asked = prompts.load("chexpert14")
     reader: RadiographReader = open_reader(model, prompts=asked, engine="onnx", threads=1, trusted=trusted)
-    sweep = Sweep(reader=reader, prompts=asked, measured=measured_on(model, trusted, asked))
-    swept = Swept()
-    for number, (film, image) in enumerate(films.images(reader), 1):
-        known = len(swept.faults)
-        sweep.look(film, image, swept)
+    measured, swept = measured_on(model, trusted, asked), Swept()
+    for number, (film_name, image) in enumerate(films.images(reader), 1):
+        known, reading = len(swept.faults), reader.read(image, asked)
+        film = film_of(reading, image, asked, source="1.2.3", model=reader.identity, ratio=reading.ratio)
+        look(film, reading.regions, name=film_name, measured=measured, swept=swept)
         for fault in swept.faults[known:]:
             say(f"{name}, {trusted}: {fault}")
         say(f"{name}, {trusted}", number, films.count)
