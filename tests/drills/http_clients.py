@@ -20,7 +20,7 @@ from tests.support.peers import LOOPBACK
 
 _PATIENCE_SECONDS: Final = 5.0
 _TRICKLE_SECONDS: Final = 1.0
-_PAUSE_SECONDS: Final = 1.0
+_PAUSE_SECONDS: Final = 10.0
 """For which an idle client waits before it connects again."""
 _OWN_DESCRIPTORS: Final = 100
 

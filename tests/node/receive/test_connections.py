@@ -382,7 +382,7 @@ def empty(_content: bytes) -> bytes:
     "write",
     [
         lambda film: divided(film, 1, 10_000),
-        pytest.param(lambda film: divided(film, 1, 1), marks=pytest.mark.drill(part="flood")),
+        pytest.param(lambda film: divided(film, 1, 1), marks=pytest.mark.drill(part="soak")),
         lambda film: divided(film, 9, 50),
         empty,
     ],
