@@ -22,6 +22,7 @@ _PATIENCE_SECONDS: Final = 5.0
 _TRICKLE_SECONDS: Final = 1.0
 _PAUSE_SECONDS: Final = 10.0
 """For which an idle client waits before it connects again."""
+_AT_ONCE: Final = 400
 _OWN_DESCRIPTORS: Final = 100
 
 
@@ -94,7 +95,7 @@ def _hold_idle(end: Connection, port: int, count: int) -> None:
 
     async def hold(number: int) -> None:
         name = MIXED[number % len(MIXED)]
-        await asyncio.sleep(number / count)  # all within a second: more at once fit into no listen queue
+        await asyncio.sleep(number / _AT_ONCE)  # more in a second fit into no listen queue
         while True:
             with suppress(OSError):
                 reader, writer = await asyncio.open_connection(LOOPBACK, port)
