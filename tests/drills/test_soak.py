@@ -15,7 +15,7 @@ pytestmark = pytest.mark.drill(part="soak")
 
 
 def test_good_and_bad_callers_are_answered_and_leave_nothing_behind_in_a_node(tmp_path: Path) -> None:
-    plan = Shift(warm_up_seconds=2.0, seconds=8.0, idle_clients=300, descriptors=256, most_growth=0.2, room=4, seed=6)
+    plan = Shift(warm_up_seconds=2.0, seconds=8.0, idle_clients=300, descriptors=256, most_growth=0.2, room=8, seed=6)
 
     figures = soak.run(plan, tmp_path, say=quiet)
 
