@@ -21,9 +21,8 @@ from models.decisions import Decisions, PlaceRule
 from models.engines import FloatArray, Regions
 from models.lab.evaluation import evaluated_model, placing
 from models.lab.evaluation.cases import EvaluationCase, Truth
-from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.evaluated_model import EvaluatedModel, read_questions, side_of
-from models.lab.evaluation.place_accuracy import PlacedFilm, Told, figures, placed
+from models.lab.evaluation.place_accuracy import PlacedFilm, Told, placed
 from models.lab.evaluation.placing import (
     LEAST_TOLD,
     Films,
@@ -32,16 +31,12 @@ from models.lab.evaluation.placing import (
     choose,
     cross,
     is_better,
-    judge,
     rules_of,
     with_rules,
 )
-from models.lab.evaluation.request import DEFAULT, SHARES
-from models.lab.phantoms import FINDINGS
-from models.lab.tasks.detection import DetectionSettings
-from models.lab.training.split import Outside, Patients, folds_of
+from models.lab.evaluation.request import DEFAULT
+from models.lab.training.split import Patients, folds_of
 from models.manifest import MANIFEST, Manifest, read_manifest
-from models.network.detector import Detection
 from models.progress import ProgressReport
 from models.reading.decided_film import DecidedFilm
 from models.reading.phrasebook import PromptVectors
@@ -116,89 +111,60 @@ def test_a_rule_is_counted_on_patients_that_chose_nothing_and_must_reach_its_goa
     assert cross(lucky, 1.0, measured_on="hospital") is None, "fewer than ten of other patients were told"
 
 
-@pytest.mark.parametrize(
-    ("true", "is_right"),
-    [
-        ((RIGHT,), True),
-        ((HIGHER,), True),
-        (((0.25, 0.7, 0.2, 0.042),), True),
-        (((0.25, 0.7, 0.2, 0.038),), False),
-        ((LEFT,), False),
-        ((), False),
-    ],
-    ids=["same", "IoU of a third", "IoU of 0.21", "IoU of 0.19", "other side", "no finding"],
-)
-def test_a_box_is_right_by_its_overlap(true: tuple[tuple[float, ...], ...], is_right: bool) -> None:
-    [box] = film(true=true).boxes()
-
-    assert (box.number, box.is_right) == (0.9, is_right)
-
-
-@pytest.mark.parametrize("seen", [film(true=None), film(is_reported=False)], ids=["unknown", "not reported"])
-def test_what_cannot_be_judged_does_not_count(seen: PlacedFilm) -> None:
-    assert not list(seen.boxes())
-    assert (seen.side(0.5), seen.both(0.5), seen.zone(0.5)) == (None, None, None)
+ALL_RIGHT = "reported with_box boxes boxes_right sides sides_right zones zones_right"
 
 
 @pytest.mark.parametrize(
-    ("shown", "true", "counts"),
+    ("seen", "counted"),
     [
-        ((RIGHT,), (RIGHT,), {"sides": 1, "sides_right": 1, "zones": 1, "zones_right": 1}),
-        ((RIGHT,), (HIGHER,), {"sides": 1, "sides_right": 1, "zones": 1, "zones_right": 0}),
-        ((RIGHT,), (LEFT,), {"sides": 1, "sides_right": 0, "zones": 1, "zones_right": 0}),
-        ((RIGHT,), (), {"sides": 1, "sides_right": 0, "zones": 1, "zones_right": 0}),
-        ((RIGHT, LEFT), (RIGHT, LEFT), {"both": 1, "both_right": 1}),
-        ((RIGHT, LEFT), (RIGHT,), {"both": 1, "both_right": 0}),
-        (((0.5, 0.7, 0.4, 0.2),), (RIGHT,), {}),
+        (film(), ALL_RIGHT),
+        (film(true=(HIGHER,)), "reported with_box boxes boxes_right sides sides_right zones"),
+        (film(true=((0.25, 0.7, 0.2, 0.042),)), ALL_RIGHT),
+        (film(true=((0.25, 0.7, 0.2, 0.038),)), "reported with_box boxes sides sides_right zones zones_right"),
+        (film(true=(LEFT,)), "reported with_box boxes sides zones"),
+        (film(true=()), "reported with_box boxes sides zones"),
+        (film(shown=((0.5, 0.7, 0.4, 0.2),)), "reported with_box boxes"),
+        (film(true=None), "reported with_box"),
+        (film(is_reported=False), ""),
+        (film(score=0.49), "reported"),
+        (film(score=0.5), ALL_RIGHT),
+    ],
+    ids=[
+        *("same", "IoU of a third", "IoU of 0.21", "IoU of 0.19", "other side", "no finding", "across the middle"),
+        *("unknown", "not reported", "below the limit", "at the limit"),
     ],
 )
-def test_a_side_and_a_zone_are_right_where_a_true_box_lies(
-    shown: tuple[tuple[float, ...], ...], true: tuple[tuple[float, ...], ...], counts: Mapping[str, int]
-) -> None:
-    own = film(shown=shown, true=true).counts(0.5)
-
-    assert {name: own[name] for name in ("sides", "sides_right", "both", "both_right", "zones", "zones_right")} == {
-        **dict.fromkeys(("sides", "sides_right", "both", "both_right", "zones", "zones_right"), 0),
-        **counts,
-    }
+def test_a_box_a_side_and_a_zone_are_right_where_a_true_box_lies(seen: PlacedFilm, counted: str) -> None:
+    assert {name for name, count in seen.counts(0.5).items() if count} == {*counted.split()}
 
 
-def test_counts_are_those_above_the_limit_of_each_film_and_of_each_fold() -> None:
-    some = [film("a"), film("b", score=0.2), film("c", true=None), film("d", is_reported=False), film("e", true=())]
+def test_both_sides_are_right_if_true_boxes_lie_on_both() -> None:
+    on_both = {"reported": 1, "with_box": 1, "boxes": 2, "both": 1}
+    nothing = dict.fromkeys(film().counts(0.5), 0)
 
-    made = figures(some, [0.5] * 4 + [math.inf], resamples=20)
-
-    assert (len(some[1].drawn(0.2)), len(some[1].drawn(0.21))) == (1, 0), "a box is drawn from its limit on"
-    assert {name: made.counts[name] for name in ("reported", "with_box", "boxes", "boxes_right")} == {
-        "reported": 4,
-        "with_box": 2,
-        "boxes": 1,
-        "boxes_right": 1,
-    }
-    assert sum(fold["reported"] for fold in made.by_fold) == 4
-    assert made.intervals.keys() <= SHARES.keys()
-    assert made.intervals["with_box"][0] < 0.5 < made.intervals["with_box"][1]
-    assert made.document()["boxes"] == 1
+    assert film(shown=(RIGHT, LEFT)).counts(0.5) == nothing | on_both | {"boxes_right": 1}
+    right = film(shown=(RIGHT, LEFT), true=(RIGHT, LEFT))
+    assert right.counts(0.5) == nothing | on_both | {"boxes_right": 2, "both_right": 1}
 
 
 def test_a_side_is_chosen_with_the_zone_that_it_brings() -> None:
     good = [film(patient, score=0.6 + number / 1000) for number, patient in enumerate(PATIENTS)]
     other_zone = [replace(own, true=np.array([HIGHER])) for own in good]
-
     both = [replace(own, shown=(np.array([RIGHT, LEFT]), np.full(2, 0.9))) for own in good]
     right_on_both = [replace(own, true=np.array([RIGHT, LEFT])) for own in both]
-
-    rules, without_zone = rules_of(good, measured_on="hospital"), rules_of(other_zone, measured_on="hospital")
-
-    assert rules.boxes == PlaceRule(measured_on="hospital", least=0.6, told=99, right=99)
-    assert rules.sides is not None
-    assert without_zone.boxes is not None
-    assert without_zone.sides is None
-    assert rules_of([*good, *right_on_both], measured_on="hospital").sides is not None
-    assert rules_of([*good, *both], measured_on="hospital").sides is None, "the finding is on one of both sides"
-    assert rules_of([*other_zone, *right_on_both], measured_on="hospital").sides is None, "both do not count for one"
     seldom = [replace(own, true=np.array([HIGHER])) if place % 8 == 0 else own for place, own in enumerate(good)]
-    assert rules_of(seldom, measured_on="hospital").sides is None, "fewer than nine of ten"
+
+    def has_sides(*films: PlacedFilm) -> bool:
+        rules = rules_of(films, measured_on="hospital")
+        assert rules.boxes is not None
+        return rules.sides is not None
+
+    assert rules_of(good, measured_on="hospital").boxes == replace(BOX, least=0.6, told=99, right=99)
+    assert has_sides(*good) and has_sides(*good, *right_on_both)
+    assert not has_sides(*other_zone)
+    assert not has_sides(*good, *both), "the finding is on one of both sides"
+    assert not has_sides(*other_zone, *right_on_both), "both do not count for one"
+    assert not has_sides(*seldom), "fewer than nine of ten"
     assert rules_of(good[:3], measured_on="hospital") == Rules(boxes=None, sides=None, limits=[math.inf] * 5)
 
 
@@ -229,90 +195,6 @@ def test_rules_that_are_better_replace_those_of_their_finding_alone() -> None:
     assert again.boxes["edema"].least == 0.1
     assert again.sides == {}, "a side was chosen for other boxes"
     assert with_rules(with_both, {}) == with_both
-
-
-@pytest.mark.parametrize(
-    ("x", "width", "middle", "side"),
-    [
-        (0.45, 0.18, None, "right"),
-        (0.55, 0.18, None, "left"),
-        (0.45, 0.22, None, None),
-        (0.45, 0.18, 0.3, "left"),
-        (0.55, 0.18, 0.7, "right"),
-    ],
-)
-def test_a_side_is_that_of_the_spine_with_a_little_beyond_it(
-    x: float, width: float, middle: float | None, side: str | None
-) -> None:
-    assert side_of(x, width, middle=middle) == side
-
-
-def test_all_patients_but_some() -> None:
-    assert "a" in Outside(others={"b"})
-    assert "b" not in Outside(others={"b"})
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """Tells what a test says; detections do not depend on a scale."""
-
-    manifest: Manifest
-
-    def detections(self, found: Detections, settings: DetectionSettings) -> Detections:
-        return found
-
-
-@pytest.mark.parametrize(
-    ("normal", "moving", "is_chosen"),
-    [
-        (film(is_reported=False, true=()), len(PATIENTS), True),
-        (film(score=0.7, true=()), len(PATIENTS), False),
-        (film(is_reported=False, true=()), 1, False),
-    ],
-    ids=["quiet normals", "a box on each normal film", "better than a constant box by chance"],
-)
-def test_a_better_rule_is_chosen_unless_normal_films_get_boxes(
-    normal: PlacedFilm, moving: int, *, is_chosen: bool
-) -> None:
-    """Boxes move from film to film, so that no constant box fits; every score is below the common threshold."""
-    spots = np.random.default_rng(0).uniform(0.15, 0.85, (len(PATIENTS), 2))
-    boxes = [(float(x), float(y), 0.2, 0.2) for x, y in spots]
-    films, chosen_on = (boxed(each) for each in (boxes, [*boxes[:moving], *[RIGHT] * (len(PATIENTS) - moving)]))
-    manifest = read_manifest(VOCABULARIES.parent)
-    model = Model(replace(manifest, decisions=replace(manifest.decisions, boxes={}, sides={})))
-    few = [replace(own, boxes={**own.boxes, "edema": np.array([RIGHT])}) for own in chosen_on.truths[:14]]
-    chosen_on = replace(chosen_on, truths=[*few, *chosen_on.truths[14:]])
-    normals = Films(truths=[Truth()], places={OPACITY: [normal]})
-
-    made, better = judge(model, chosen_on, films, normals, population="hospital", resamples=20)  # type: ignore[arg-type]
-
-    assert better.keys() == ({OPACITY} if is_chosen else set())
-    limits = made["limits"]
-    assert isinstance(limits, dict) and limits.keys() == {OPACITY}, "14 films with boxes of a finding are too few"
-    told = made["all"]
-    assert isinstance(told, dict)
-    assert told["before"]["with_box"] == 0
-    assert told["after"]["boxes_right"] == (len(PATIENTS) if is_chosen else 0)
-
-
-def boxed(boxes: list[tuple[float, float, float, float]]) -> Films:
-    """A film of each patient, with a box that the model finds."""
-    return Films(
-        truths=[
-            Truth(boxes={OPACITY: np.array([box])}, located=frozenset({OPACITY}), patient=patient)
-            for patient, box in zip(PATIENTS, boxes, strict=True)
-        ],
-        places={
-            OPACITY: [
-                film(patient, score=0.4, shown=(box,), true=(box,))
-                for patient, box in zip(PATIENTS, boxes, strict=True)
-            ]
-        },
-        located=cast(
-            "list[Detection]",
-            [Detections(np.array([box]), np.array([FINDINGS.index(OPACITY)]), np.array([0.4])) for box in boxes],
-        ),
-    )
 
 
 class Reader:

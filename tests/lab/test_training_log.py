@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event, Lock
+from threading import Event
 from types import SimpleNamespace
 from typing import cast
 
@@ -167,28 +167,6 @@ def test_a_stage_is_logged_and_kept_at_its_intervals_and_when_it_is_stopped(
 # --- jobs in several processes, here in threads -----------------------------------------------------------------------
 
 
-class Jobs:
-    """Jobs that note themselves, and how many run at once."""
-
-    def __init__(self) -> None:
-        self.done = list[int]()
-        self.most = self._running = 0
-        self._lock = Lock()
-        self._wait = Event()
-
-    def run(self, number: int) -> None:
-        with self._lock:
-            self._running += 1
-            self.most = max(self.most, self._running)
-        self._wait.wait(0.005)
-        with self._lock:
-            self._running -= 1
-            self.done.append(number)
-
-    def fail(self) -> None:
-        raise OSError("no space")
-
-
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Use threads for processes; returns how many were asked for."""
@@ -202,46 +180,42 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_every_job_is_done_once_and_counted(threads: list[int]) -> None:
-    jobs, told = Jobs(), list[int]()
+@pytest.mark.parametrize(("jobs", "count", "pools"), [(7, 3, [3]), (3, 1, []), (1, 4, [])])
+def test_every_job_is_done_once_and_counted(jobs: int, count: int, pools: list[int], threads: list[int]) -> None:
+    done, told = list[int](), list[int]()
 
-    assert do_all([partial(jobs.run, i) for i in range(7)], workers=3, stopped=lambda: False, finished=told.append)
+    work = [partial(done.append, number) for number in range(jobs)]
+    assert do_all(work, workers=count, stopped=lambda: False, finished=told.append)
 
-    assert (sorted(jobs.done), told, threads, jobs.most <= 3) == (list(range(7)), list(range(1, 8)), [3], True)
-
-
-def test_one_worker_or_one_job_needs_no_further_process(threads: list[int]) -> None:
-    jobs, told = Jobs(), list[int]()
-
-    assert do_all([partial(jobs.run, i) for i in range(3)], workers=1, stopped=lambda: False, finished=told.append)
-    assert do_all([partial(jobs.run, 3)], workers=4, stopped=lambda: False, finished=told.append)
-
-    assert (jobs.done, told, threads) == ([0, 1, 2, 3], [1, 2, 3, 1], [])
+    assert (sorted(done), told, threads) == ([*range(jobs)], [*range(1, jobs + 1)], pools)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_stop_starts_no_further_job_and_waits_for_those_that_run(count: int, threads: list[int]) -> None:
-    jobs, told = Jobs(), list[int]()
+    done, told = list[int](), list[int]()
 
-    done = do_all(
-        [partial(jobs.run, i) for i in range(20)],
-        workers=count,
-        stopped=lambda: len(told) >= 4,
-        finished=told.append,
-    )
+    def work(number: int) -> None:
+        Event().wait(0.005)
+        done.append(number)
 
-    assert not done and len(threads) == count - 1
-    assert 4 <= len(jobs.done) < 4 + 2 * count and len(told) == len(jobs.done)
+    jobs = [partial(work, number) for number in range(20)]
+    assert not do_all(jobs, workers=count, stopped=lambda: len(told) >= 4, finished=told.append)
+
+    assert len(threads) == count - 1
+    assert 4 <= len(done) < 4 + 2 * count and len(told) == len(done)
 
 
 def test_a_job_that_fails_ends_the_others(threads: list[int]) -> None:
-    jobs = Jobs()
-    work: list[Callable[[], None]] = [jobs.fail, *(partial(jobs.run, i) for i in range(20))]
+    done = list[int]()
 
+    def fail() -> None:
+        raise OSError("no space")
+
+    work = [fail, *([partial(Event().wait, 0.005)] * 20)]
     for count in (1, 2):
         with pytest.raises(OSError, match="no space"):
-            do_all(work, workers=count, stopped=lambda: False, finished=lambda _: None)
-    assert len(jobs.done) < 10 and threads == [2]
+            do_all(work, workers=count, stopped=lambda: False, finished=done.append)
+    assert len(done) < 10 and threads == [2]
 
 
 def test_a_process_that_was_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,25 +234,23 @@ def test_another_process_ignores_the_signals_that_stop_a_run_and_ends_with_its_p
 ) -> None:
     done = list[object]()
     begun = list[Callable[[], None]]()
+    parents = [None, SimpleNamespace(join=lambda: done.append("parent ended"))]
 
-    class Thread:
-        def __init__(self, *, target: Callable[[], None], daemon: bool) -> None:
-            assert daemon
-            self.start = partial(begun.append, target)
+    def thread(*, target: Callable[[], None], daemon: bool) -> object:
+        assert daemon
+        return SimpleNamespace(start=partial(begun.append, target))
 
     monkeypatch.setattr("models.lab.training.workers.signal.signal", lambda *own: done.append(own))
-    monkeypatch.setattr("models.lab.training.workers.threading.Thread", Thread)
+    monkeypatch.setattr("models.lab.training.workers.threading.Thread", thread)
     monkeypatch.setattr("models.lab.training.workers.os._exit", done.append)
-    parents = [None, SimpleNamespace(join=lambda: done.append("parent ended"))]
     monkeypatch.setattr("models.lab.training.workers.multiprocessing.parent_process", lambda: parents.pop(0))
 
     workers.begin_worker()
-    assert set(done) == {(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    done.clear()
-    begun[0]()
-    assert done == []
-    begun[0]()
-    assert done == ["parent ended", 1]
+    for _ in range(2):
+        begun[0]()
+
+    assert set(done[:2]) == {(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    assert done[2:] == ["parent ended", 1], "where there is a parent"
 
 
 # --- where the weights of a written model came from -------------------------------------------------------------------
@@ -301,26 +273,17 @@ def origins(*stages: tuple[tuple[str, ...], tuple[str, ...]], start: str = "") -
     return _origins(cast("Run", run), cast("TrainedModel", model))
 
 
-def test_a_model_that_was_trained_as_a_whole_has_no_other_origins() -> None:
-    every = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator")
-
-    assert origins((every, ())) == {}
-    assert origins((every[:2], ()), (every[2:], ("detector.box",))) == {}
-
-
 def test_parts_that_were_not_trained_keep_their_origin(tmp_path: Path) -> None:
+    every = ("image_encoder", "prompt_encoder", "detector", "post_decoder", "generator")
+    assert origins((every, ())) == origins((every[:2], ()), (every[2:], ("detector.box",))) == {}
+
     own = "mine 2, trained on films"
     first = origins((("detector", "generator"), ("generator.prefix", "detector.box")))
     assert first == dict.fromkeys(PARTS, "not trained yet, seed 7") | {"detector": own, "generator": own}
 
-    begun = replace(
-        read_manifest(VOCABULARIES.parent),
-        name="theirs",
-        version="1",
-        trained_on="others",
-        origins={"image_encoder": "CheXzero", "generator.prefix": "never trained"},
-    )
-    write_manifest(tmp_path, begun)
+    theirs = {"image_encoder": "CheXzero", "generator.prefix": "never trained"}
+    shipped = read_manifest(VOCABULARIES.parent)
+    write_manifest(tmp_path, replace(shipped, name="theirs", version="1", trained_on="others", origins=theirs))
     assert origins((("detector",), ()), start=str(tmp_path)) == {
         **dict.fromkeys(PARTS, "theirs 1, trained on others"),
         "image_encoder": "CheXzero",
@@ -330,29 +293,20 @@ def test_parts_that_were_not_trained_keep_their_origin(tmp_path: Path) -> None:
 
 
 def test_a_manifest_has_the_settings_of_the_run_and_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = read_manifest(VOCABULARIES.parent)
-    told = SimpleNamespace(
-        name="mine",
-        version="2",
-        licence="none",
-        trained_on="films",
-        intended_use="tests",
-        gray="mimic_jpg",
-        resize="via_256",
-        ages=Ages(least=18),
-    )
-    sizes = replace(shipped.sizes, views=None)
-    network = SimpleNamespace(sizes=sizes)
+    sizes = replace(read_manifest(VOCABULARIES.parent).sizes, views=None)
+    told = {"name": "mine", "version": "2", "licence": "none", "trained_on": "films", "intended_use": "tests"}
+    told |= {"gray": "mimic_jpg", "ages": Ages(least=18)}
     heads = SimpleNamespace(scale=torch.tensor(2.0), offset=torch.tensor(-1.0))
-    model = SimpleNamespace(network=network, heads=heads, vocabulary=SimpleNamespace(learned=("lung", "heart")))
+    vocabulary = SimpleNamespace(learned=("lung", "heart"))
+    model = SimpleNamespace(network=SimpleNamespace(sizes=sizes), heads=heads, vocabulary=vocabulary)
+    run = SimpleNamespace(model=SimpleNamespace(**told, resize="via_256"), network=sizes)
     monkeypatch.setattr(model_writer, "_origins", lambda *_: {})
 
-    made = model_writer._manifest(cast("Run", SimpleNamespace(model=told, network=sizes)), cast("TrainedModel", model))
+    made = model_writer._manifest(cast("Run", run), cast("TrainedModel", model))
 
-    known = made.name, made.version, made.licence, made.trained_on, made.intended_use, made.gray, made.input.resize
-    assert known == ("mine", "2", "none", "films", "tests", "mimic_jpg", "via_256")
-    assert made.input.size == sizes.image_encoder.image_size
-    assert (made.ages, made.sizes, made.vocabulary) == (Ages(least=18), sizes, ("lung", "heart"))
+    assert {name: getattr(made, name) for name in told} == told
+    assert (made.input.resize, made.input.size) == ("via_256", sizes.image_encoder.image_size)
+    assert (made.sizes, made.vocabulary) == (sizes, ("lung", "heart"))
     # At a difference of cosines of 0.5 the learned logit, exp(2) * x - 1, is what the manifest's temperature gives.
     assert made.decisions.probability("edema", np.array(0.5)) == pytest.approx(sigmoid(np.array(math.exp(2) * 0.5)))
     assert made.decisions.default_threshold == pytest.approx(float(sigmoid(np.array(1.0))))
@@ -376,17 +330,10 @@ def test_weights_keep_a_share_of_those_of_the_start(monkeypatch: pytest.MonkeyPa
 def test_a_model_is_written_with_its_weights_in_the_asked_precision(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = list[tuple[str, object, bool]]()
-
-    def save(path: Path, state: object, *, half: bool) -> None:
-        saved.append((path.name, state, half))
-
-    def finish(_aside: Path, manifest: object, *, card: str) -> None:
-        assert (manifest, card) == ("manifest", "card of 3")
-
+    done = list[object]()
     state = {"a": torch.zeros(2), "b": torch.zeros(1)}
-    monkeypatch.setattr(model_writer, "save_weights", save)
-    monkeypatch.setattr(model_writer, "complete", finish)
+    monkeypatch.setattr(model_writer, "save_weights", lambda path, own, half: done.append((path.name, own, half)))
+    monkeypatch.setattr(model_writer, "complete", lambda _aside, manifest, card: done.append((manifest, card)))
     monkeypatch.setattr(model_writer, "_averaged", lambda *_: state)
     monkeypatch.setattr(model_writer, "_manifest", lambda *_: "manifest")
     monkeypatch.setattr(model_writer, "_card", lambda *_, parameters: f"card of {parameters}")
@@ -395,7 +342,7 @@ def test_a_model_is_written_with_its_weights_in_the_asked_precision(
     written = model_writer.write_model(cast("Run", run), cast("TrainedModel", None))
 
     assert written == tmp_path / "model" and written.is_dir()
-    assert saved == [(WEIGHTS, state, store == "half")]
+    assert done == [(WEIGHTS, state, store == "half"), ("manifest", "card of 3")]
 
 
 def test_a_shelf_is_named_by_all_that_its_films_depend_on(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whole figures of evaluation and whole choices of decisions on made-up scores, as recorded."""
+"""Whole figures of evaluation and whole choices of decisions on made-up scores, as recorded; what patients decide."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from functools import partial
 from typing import cast
 
 import numpy as np
+import pytest
 
 from language.labels import NO_FINDING
-from models.decisions import PHANTOMS, Decisions, Measurement, PlaceRule, Readout
+from models.decisions import PHANTOMS, Band, Decisions, Measurement, PlaceRule, Readout
 from models.engines import FloatArray
 from models.lab.evaluation.cases import Truth
 from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.detection import measure as measure_detection
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, side_of
-from models.lab.evaluation.film_classification import films_of
+from models.lab.evaluation.film_classification import cross_fitted, films_of
 from models.lab.evaluation.film_classification import measure as measure_films
 from models.lab.evaluation.localization import measure as measure_places
 from models.lab.evaluation.place_accuracy import PlacedFilm
@@ -32,6 +33,7 @@ from models.reading.tokenizers import VOCABULARIES
 from tests.support import recorded
 
 FILMS = 240
+NO_RESAMPLES = Bootstrap(resamples=0)
 STRENGTH = {OPACITY: 2.5, "edema": 1.5, "cardiomegaly": 3.0, "fracture": 0.2, "pneumonia": -1.0, "lung_lesion": 2.0}
 """How far a finding moves its score; a lesion is on few films, and a device on none."""
 RATE = {OPACITY: 0.3, "edema": 0.2, "cardiomegaly": 0.15, "fracture": 0.2, "pneumonia": 0.25, "lung_lesion": 0.04}
@@ -76,9 +78,45 @@ def test_figures_of_films_are_as_recorded() -> None:
     recorded.check("figures_of_films", made)
 
 
+def test_a_patients_films_have_no_say_in_the_thresholds_for_them() -> None:
+    made_up = films_of(*films(1))
+    before = cross_fitted(made_up).present
+    own = made_up.patients == "patient 7"
+
+    made_up.there[own] = ~made_up.there[own]
+
+    again = cross_fitted(made_up).present
+    assert np.array_equal(again[own], before[own]) and not np.array_equal(again, before)
+
+
+def test_fewer_false_findings_are_called_where_fewer_are_allowed() -> None:
+    made_up = films_of(*films(1))
+    few, many = (measure_films(made_up, NO_RESAMPLES, most_false=most)["false_findings"] for most in (0.02, 0.2))
+
+    assert few < many  # type: ignore[operator] # numbers
+    unread = replace(made_up, mined_known=np.ones(FILMS, dtype=np.bool_), read_as=np.full(FILMS, ""))
+    assert measure_films(unread, NO_RESAMPLES)["false_findings"] is None, "a mined label alone makes no film normal"
+
+
+def test_intervals_come_from_patients_not_films() -> None:
+    truths, scores = films(1)
+    once = [replace(truth, patient=f"patient {number}") for number, truth in enumerate(truths)]
+
+    bounds = []
+    for often in (1, 6):
+        intervals = measure_films(films_of(once * often, scores * often), Bootstrap(resamples=20))["intervals"]
+        bounds.append(intervals["opacity_against_normal"])  # type: ignore[index] # a table
+
+    assert bounds[1] == pytest.approx(bounds[0]), "six films of each patient tell no more than one"
+    drawn = iter(range(101))
+    known = Bootstrap(resamples=101).intervals(lambda _: {"a": float(next(drawn)), "b": None}, np.array(["one", "two"]))
+    assert known == {"a": [2.5, 97.5]}
+
+
 def decisions(scores: list[dict[str, float]]) -> Decisions:
-    """Decisions of phantoms for all, of people for an edema with its readout; fractures are left out."""
+    """Decisions of phantoms for all, one changed by hand; of people for an edema with its readout; no fractures."""
     keys = list(scores[0])
+    band = Band(lower=0.25, below=60, missed=2, within=9, shown=5)
     drawn = Measurement(measured_on=PHANTOMS, positives=30, negatives=70)
     start = Decisions(
         temperature=0.2,
@@ -87,10 +125,12 @@ def decisions(scores: list[dict[str, float]]) -> Decisions:
         box_threshold=0.5,
         region_threshold=0.5,
         thresholds=dict.fromkeys(keys, 0.6) | {"support_devices": 0.3},
-        measurements=dict.fromkeys(keys, drawn),
+        measurements=dict.fromkeys(keys, drawn)
+        | dict.fromkeys(("edema", "support_devices"), replace(drawn, band=band)),
     )
     own = Measurement(measured_on="clinic", positives=40, negatives=60)
-    return start.measured("edema", 0.4, own, readout=Readout(slope=9.0, offset=-1.0)).leaving_out("fracture")
+    start = start.measured("edema", 0.4, own, readout=Readout(slope=9.0, offset=-1.0)).leaving_out("fracture")
+    return start.set_by_hand("support_devices", 0.35)
 
 
 def test_decisions_chosen_on_patient_films_are_as_recorded() -> None:
@@ -165,6 +205,8 @@ def test_precisions_of_boxes_are_as_recorded() -> None:
             "beside constant boxes": measure_places(truths, partial(scaled, found), Bootstrap(resamples=2)),
         },
     )
+    for few in (truths[:40], [replace(truth, patient="") for truth in truths]):
+        assert measure_places(few, partial(scaled, found), NO_RESAMPLES) == {}, "too few films, or phantoms"
 
 
 def zone_of(boxes: FloatArray) -> str | None:
@@ -240,3 +282,6 @@ def test_rules_of_boxes_and_sides_are_as_recorded() -> None:
     )
 
     recorded.check("rules_of_places", {"figures": made, "better": better})
+    boxes_on_normal = set_of(30, 12)
+    _, none = judge(model, set_of(10, 30), set_of(20, 20), boxes_on_normal, population="hospital", resamples=3)
+    assert none == {}, "with boxes on most normal films no rule is better"
