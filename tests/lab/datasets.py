@@ -12,7 +12,6 @@ from typing import Any
 import cv2
 import imagecodecs
 import numpy as np
-import pytest
 from pydicom import Dataset
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import encapsulate
@@ -23,11 +22,7 @@ from pydicom.uid import (
     generate_uid,
 )
 
-from models.evaluate import main as evaluate
 from models.lab.phantoms.picture import phantom
-from models.lab.training.films import TrainingFilm, find_films, read_films
-from models.lab.training.runfile import FilmSource
-from models.reading.tokenizers import VOCABULARIES
 
 
 def draw(path: Path, seed: int, *, columns: int = 64, rows: int = 64) -> None:
@@ -72,20 +67,6 @@ def wordnet(folder: Path) -> Path:
 def lines(path: Path) -> list[dict[str, Any]]:
     """The lines of a file, as JSON."""
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def trained(path: Path) -> list[TrainingFilm]:
-    """The films of a file as training stores them, at 32 pixels."""
-    return list(read_films(path, find_films(FilmSource(file=str(path))), side=32))
-
-
-def figures(path: Path, task: str, capsys: pytest.CaptureFixture[str], *more: str) -> dict[str, Any]:
-    """The document that the shipped model's evaluation of these films gives; more: further arguments."""
-    arguments = ["--model", str(VOCABULARIES.parent), "--data", f"boxes:{path}", "--task", task, "--json", *more]
-    capsys.readouterr()
-    assert evaluate([*arguments, "--engine", "torch", "--resamples", "0"]) == 0
-    document: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return document
 
 
 NIH_HEADER = (

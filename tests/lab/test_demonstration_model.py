@@ -15,7 +15,7 @@ from models.lab.evaluation.command import evaluate
 from models.lab.evaluation.evaluated_model import open_model, read_questions
 from models.lab.evaluation.request import Request, Task
 from models.lab.phantoms import FINDINGS, PhantomSet
-from models.manifest import Manifest, read_manifest
+from models.manifest import read_manifest
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
 from tests.paths import REPOSITORY
@@ -30,51 +30,27 @@ SPLITS = "models/lab/training/validation"
 Figures = Mapping[str, Mapping[str, float]]
 
 
-@pytest.fixture(scope="module")
-def manifest() -> Manifest:
-    return read_manifest(MODEL)
-
-
-@pytest.fixture(scope="module")
-def figures() -> Figures:
-    """Of phantoms that neither training nor tuning nor the card has seen; few, so bounds are wider than its figures."""
-    return measured("phantoms:2900000:24", "anatomy", "detection", "region_classification", "report")
-
-
 def measured(data: str, *tasks: Task, held_out: str | None = None) -> Figures:
-    request = Request(
-        model=MODEL,
-        data=data,
-        tasks=tasks,
-        engine="torch",
-        held_out=held_out,
-        resamples=2,
-        pictures=0,
-    )
+    request = Request(model=MODEL, data=data, tasks=tasks, engine="torch", held_out=held_out, resamples=2, pictures=0)
     return cast("Figures", evaluate(request, quiet)["tasks"])
 
 
-def test_it_is_whole_and_small_enough_for_version_control(manifest: Manifest) -> None:
+def test_it_is_whole_small_enough_for_version_control_and_leaves_out_what_it_does_not_recognize() -> None:
+    manifest = read_manifest(MODEL)
     verify(MODEL, manifest)
 
     assert sum((MODEL / name).stat().st_size for name in manifest.files) < 40 * MIB
-
-
-def test_it_leaves_out_what_it_does_not_recognize(manifest: Manifest) -> None:
     assert set(manifest.decisions.left_out) == {"atelectasis", "fracture", "pneumonia", "support_devices"}
     assert manifest.on_phantoms().decisions.left_out == ("pneumonia",), "no phantom has it"
 
 
-def test_lungs_and_heart_of_phantoms_are_where_they_are(figures: Figures) -> None:
+def test_lungs_heart_and_large_findings_of_phantoms_are_found() -> None:
+    """Of phantoms that neither training nor tuning nor the card has seen; few, so bounds are wider than its figures."""
+    figures = measured("phantoms:2900000:24", "anatomy", "detection", "region_classification", "report")
+
     assert figures["anatomy"]["lungs_and_heart"] > 0.83
-
-
-def test_large_findings_are_found(figures: Figures) -> None:
     assert figures["detection"]["large_four"] > 0.6
     assert figures["region_classification"]["auroc_pooled"] > 0.9
-
-
-def test_reports_find_what_is_there(figures: Figures) -> None:
     assert figures["report"]["ce_micro_f1"] > 0.6
     assert figures["report"]["large_four_f1"] > 0.75
 
@@ -85,11 +61,9 @@ def test_a_hint_of_a_side_is_followed() -> None:
 
 
 def test_lungs_of_patients_unseen_in_training_are_found() -> None:
-    anatomy = measured(f"boxes:{material('data/lungs_640.jsonl')}", "anatomy", held_out=f"{SPLITS}/lungs_640.txt")[
-        "anatomy"
-    ]
+    films = f"boxes:{material('data/lungs_640.jsonl')}"
 
-    assert anatomy["lungs"] > 0.8
+    assert measured(films, "anatomy", held_out=f"{SPLITS}/lungs_640.txt")["anatomy"]["lungs"] > 0.8
 
 
 def test_what_a_radiologist_saw_is_found_on_films_of_people() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from language.labels import RuleLabeler
+from language.labels import NO_FINDING, RuleLabeler
 from models.contract import (
     VIEWS,
     By,
@@ -26,25 +27,36 @@ from models.contract import (
     ViewReading,
     WithheldSentence,
 )
+from models.decisions import PHANTOMS, Band, Decisions, Measurement, PlaceRule, Readout
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation import anatomy, regions, reports, run, side_questions, views
-from models.lab.evaluation.boxes_file import read_films
-from models.lab.evaluation.cases import SideQuestion, Truth, truth_of_phantom
+from models.lab.evaluation.cases import SideQuestion, Truth
 from models.lab.evaluation.command import evaluate
-from models.lab.evaluation.detection import Detections, Precision
+from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.detection import measure as measure_detection
 from models.lab.evaluation.document import tables
+from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, side_of
+from models.lab.evaluation.film_classification import cross_fitted, films_of
+from models.lab.evaluation.film_classification import measure as measure_films
+from models.lab.evaluation.localization import measure as measure_places
+from models.lab.evaluation.place_accuracy import PlacedFilm
+from models.lab.evaluation.placing import Films, judge
 from models.lab.evaluation.reports import measure_sentences
 from models.lab.evaluation.request import Request
-from models.lab.evaluation.statistics import Bootstrap, area_under_curve, calibration_error, reliability
+from models.lab.evaluation.statistics import Bootstrap, area_under_curve
+from models.lab.evaluation.thresholds import OPACITY, Aim
+from models.lab.evaluation.tuning import tune
 from models.lab.evaluation.views import Kind, SeenView
-from models.lab.phantoms import FINDINGS, phantom
-from models.manifest import read_manifest
-from models.phantoms import main as make_phantoms
+from models.lab.phantoms import FINDINGS
+from models.lab.tasks.detection import DetectionSettings
+from models.manifest import Manifest, read_manifest
+from models.network.detector import Detection
 from models.progress import quiet
 from models.reading.cardiothoracic import ChestWidths, Extent
+from models.reading.places import side_certainty
 from models.reading.tokenizers import VOCABULARIES
+from tests.support import recorded
 
 HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)
 AWAY = np.array([0.1, 0.1, 0.1, 0.1], dtype=np.float32)
@@ -60,42 +72,13 @@ def moved(box: FloatArray, share: float) -> FloatArray:
     return box + np.array([share * box[2], 0, 0, 0], dtype=np.float32)
 
 
-def truth(*boxes: FloatArray, located: bool = True) -> Truth:
-    there = {KEY: np.stack(boxes)} if boxes else {}
-    return Truth(boxes=there, located=frozenset(FINDINGS) if located else frozenset())
-
-
-def found(*pairs: tuple[FloatArray, float]) -> Detections:
-    return Detections(
-        np.array([box for box, _ in pairs], dtype=np.float32).reshape(-1, 4),
-        np.full(len(pairs), NUMBER, dtype=np.intp),
-        np.array([score for _, score in pairs], dtype=np.float32),
-    )
-
-
-@pytest.mark.parametrize(
-    ("truths", "said", "expected"),
-    [
-        # The first of two is wrong: where all is recalled, half of it is right.
-        pytest.param([truth(HEART)], [found((AWAY, 0.9), (HEART, 0.8))], 0.5, id="wrong first"),
-        # Moved by half its width, a box shares a third with itself: enough for IoU 0.1, 0.2 and 0.3 of seven.
-        pytest.param([truth(HEART)], [found((moved(HEART, 0.5), 0.9))], 3 / 7, id="moved"),
-        # One of two is found: precision 1 at the 51 recalls from 0 to 0.5, of 101.
-        pytest.param([truth(HEART), truth(HEART)], [found((HEART, 0.9)), found()], 51 / 101, id="one of two films"),
-        pytest.param([truth(HEART), truth()], [found((HEART, 0.8)), found((HEART, 0.9))], 0.5, id="on a film without"),
-        pytest.param(
-            [truth(HEART), truth(located=False)], [found((HEART, 0.8)), found((HEART, 0.9))], 1.0, id="not known there"
-        ),
-        # Of two boxes around the same thing one is too many.
-        pytest.param([truth(HEART, AWAY)], [found((HEART, 0.9), (HEART, 0.8), (AWAY, 0.7))], 0.834983, id="twice"),
-    ],
-)
-def test_average_precision_is_as_counted(truths: list[Truth], said: list[Detections], expected: float) -> None:
-    assert Precision(truths, said).per_class()[KEY] == pytest.approx(expected, abs=1e-6)
+def with_heart(box: FloatArray) -> Truth:
+    return Truth(boxes={KEY: box[np.newaxis]}, located=frozenset(FINDINGS))
 
 
 def test_the_constant_answer_to_detection_is_the_mean_box_on_every_film() -> None:
-    figures = run._constant_detection([truth(HEART), truth(moved(HEART, 0.4)), truth(), truth()])
+    nothing = Truth(located=frozenset(FINDINGS))
+    figures = run._constant_detection([with_heart(HEART), with_heart(moved(HEART, 0.4)), nothing, nothing])
 
     # A box that is moved by a fifth shares 2 of 3 with its own: enough for six of seven.
     expected = {"map": 6 / 7, "large_four": 6 / 7, "consolidation_and_opacity": None}
@@ -103,19 +86,15 @@ def test_the_constant_answer_to_detection_is_the_mean_box_on_every_film() -> Non
 
 
 def test_overlap_is_averaged_over_films_then_over_regions() -> None:
-    lung, heart = HEART, AWAY
-    truths = [
-        Truth(regions={"right lung": lung, "left lung": lung, "cardiac silhouette": heart}),
-        Truth(regions={"right lung": lung}),
-    ]
-    boxes = {"right lung": lung, "left lung": moved(lung, 0.5), "cardiac silhouette": lung}
+    regions = {"right lung": HEART, "left lung": HEART, "cardiac silhouette": AWAY}
+    seen = {"right lung": HEART, "left lung": moved(HEART, 0.5), "cardiac silhouette": HEART}
+    truths = [Truth(regions=regions), Truth(regions={"right lung": HEART})]
 
-    figures = anatomy.measure(truths, [boxes, {"right lung": moved(lung, 0.5)}], NEVER)
+    figures = anatomy.measure(truths, [seen, {"right lung": moved(HEART, 0.5)}], NEVER)
 
     assert figures["per_region"] == pytest.approx({"right lung": 2 / 3, "left lung": 1 / 3, "cardiac silhouette": 0.0})
     assert figures["miou"] == figures["lungs_and_heart"] == pytest.approx(1 / 3)
-    assert figures["lungs"] == pytest.approx(1 / 2)
-    assert figures["others"] is None
+    assert (figures["lungs"], figures["others"]) == (pytest.approx(1 / 2), None)
 
 
 def test_regions_are_measured_by_their_pairs_and_by_finding() -> None:
@@ -169,8 +148,9 @@ def test_a_film_that_is_drawn_twice_counts_twice() -> None:
 
     of_hints = side_questions.measure(hints, [HEART[np.newaxis], AWAY[np.newaxis]], Drawn())["deviations"]
     of_views = views.measure(pictures, Drawn())["deviations"]
-    of_boxes = measure_detection([truth(HEART), truth(HEART)], [found((HEART, 0.9)), found()], Drawn())["deviations"]
-
+    found = Detections(HEART[np.newaxis], np.array([NUMBER]), np.array([0.9], dtype=np.float32))
+    nothing = Detections(HEART[:0].reshape(0, 4), np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.float32))
+    of_boxes = measure_detection([with_heart(HEART)] * 2, [found, nothing], Drawn())["deviations"]
     assert of_hints == pytest.approx({"accuracy": 2 / 3, "accuracy_taught": 2 / 3})
     assert cast("Figures", of_views)["kept"] == pytest.approx(2 / 3)
     # Two of three are found: precision 1 at the 67 recalls from 0 to 0.66, of 101.
@@ -206,28 +186,12 @@ def test_a_report_gives_the_labels_of_a_film_that_has_no_others() -> None:
     assert [truth.labels for truth in others] == [{"edema": False}, {}, {}]
 
 
-def test_calibration_is_the_gap_of_probability_and_frequency() -> None:
-    probabilities, there = np.array([0.9, 0.9, 0.1, 1.0]), np.array([True, False, False, True])
-
-    # 0.9 twice with one there: 0.4; 0.1: 0.1; 1.0 with the bin of its own: 0. By their shares.
-    assert calibration_error(probabilities, there) == pytest.approx((2 * 0.4 + 0.1) / 4)
-    assert reliability(probabilities, there) == [
-        (pytest.approx(0.1), 0.0, 1),
-        (pytest.approx(0.9), 0.5, 2),
-        (1.0, 1.0, 1),
-    ]
-
-
 def test_region_identity_is_the_share_of_films() -> None:
-    def film(right: bool, left: bool) -> Truth:
-        held = {"right lung": right, "left lung": left}
-        return Truth(
-            region_findings={name: frozenset({KEY} if there else ()) for name, there in held.items()},
-            judged=frozenset({KEY}),
-        )
+    held, not_held = frozenset({KEY}), frozenset[str]()
+    films = [Truth(region_findings={"right lung": held, "left lung": left}, judged=held) for left in (not_held, held)]
 
     # The right lung gets 1, the left a half: of three regions with the finding one equals the one without it.
-    assert run.identity([film(True, False), film(True, True)]) == {"auroc_pooled": pytest.approx(2.5 / 3)}
+    assert run.identity(films) == {"auroc_pooled": pytest.approx(2.5 / 3)}
 
 
 def test_an_area_is_that_of_scikit_learn_with_ties_and_without() -> None:
@@ -275,32 +239,6 @@ def test_errors_of_a_ratio_are_measured_minus_true() -> None:
     assert known["bias"] == pytest.approx(0.05), "a known ratio goes before that of boxes"
     untold = [chest_truth(heart=False), chest_truth(begin=0.0), Truth()]
     assert anatomy.measure_ratio(untold, [chest(0.4)] * 3) == {}, "no heart, a thorax that is cut off, no box"
-
-
-def test_a_line_of_a_file_tells_its_ratio_or_its_boxes_do(tmp_path: Path) -> None:
-    assert make_phantoms(["phantoms:2910000:3", "--out", str(tmp_path), "--truth", "--side", "320"]) == 0
-    path = tmp_path / "truth.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-
-    def read() -> list[Truth]:
-        films = read_films(path, read_manifest(VOCABULARIES.parent))
-        return [films.load(number).truth for number in range(3)]
-
-    told = read()
-    path.write_text("\n".join(json.dumps({**line, "cardiothoracic_ratio": None}) for line in lines))
-    by_boxes = [anatomy.true_ratio(film) for film in read()]
-
-    for number, film in enumerate(told):
-        drawn = truth_of_phantom(phantom(2_910_000 + number, side=320))
-        asked = {hint.text: hint for hint in drawn.hints if hint.taught}
-        assert {hint.text for hint in film.hints} == asked.keys() and all(hint.taught for hint in film.hints)
-        for hint in film.hints:
-            for own, expected in ((hint.boxes, asked[hint.text].boxes), (hint.others, asked[hint.text].others)):
-                assert sorted(own.tolist()) == pytest.approx(np.array(sorted(expected.tolist())), abs=0.002)
-    known = [anatomy.true_ratio(film) for film in told]
-    assert known == [line["cardiothoracic_ratio"] for line in lines]
-    whole = [(exact, value) for exact, value in zip(known, by_boxes, strict=True) if value is not None]
-    assert whole and all(value == pytest.approx(exact, abs=0.03) for exact, value in whole)
 
 
 def prompt(
@@ -360,18 +298,12 @@ def test_sentences_are_counted_by_what_became_of_them() -> None:
     assert (silent["own_present_share"], silent["withheld_share"]) == (0.0, None), "it was not generated"
 
 
-@pytest.mark.parametrize(
-    ("truth", "false", "found"),
-    [
-        (Truth(labels={"no_finding": True}), 2.0, None),
-        (Truth(labels={"lung_opacity": True}, read_as="Lung Opacity"), None, 0.0),
-        (Truth(labels={"edema": True}), None, None),
-    ],
-)
-def test_what_is_present_is_false_on_a_normal_film(truth: Truth, false: float | None, found: float | None) -> None:
-    figures = measured(ONE, truth=truth)
+def test_what_is_present_is_false_on_a_normal_film() -> None:
+    normal, opacity = Truth(labels={"no_finding": True}), Truth(labels={"lung_opacity": True}, read_as="Lung Opacity")
+    figures = [measured(ONE, truth=truth) for truth in (normal, opacity, Truth(labels={"edema": True}))]
 
-    assert (figures["false_findings"], figures["opacity_sensitivity"]) == (false, found)
+    false = [(own["false_findings"], own["opacity_sensitivity"]) for own in figures]
+    assert false == [(2.0, None), (None, 0.0), (None, None)]
 
 
 def seen_view(kind: Kind, view: View, share: float = 1.0, *, mirrored: bool = False, rotated: bool = False) -> SeenView:
@@ -413,3 +345,261 @@ def test_each_figure_is_measured_on_its_own_pictures() -> None:
 def test_a_model_without_a_head_cannot_be_asked(imported_model: Path) -> None:
     with pytest.raises(ModelError, match="no view head"):
         evaluate(Request(model=imported_model, data="phantoms:1000000:1", tasks=["views"]), quiet)
+
+
+# ---- whole figures, decisions and rules on made-up scores, as recorded
+
+
+FILMS = 240
+NO_RESAMPLES = Bootstrap(resamples=0)
+STRENGTH = {OPACITY: 2.5, "edema": 1.5, "cardiomegaly": 3.0, "fracture": 0.2, "pneumonia": -1.0, "lung_lesion": 2.0}
+"""How far a finding moves its score; a lesion is on few films, and a device on none."""
+RATE = {OPACITY: 0.3, "edema": 0.2, "cardiomegaly": 0.15, "fracture": 0.2, "pneumonia": 0.25, "lung_lesion": 0.04}
+
+
+def films(seed: int) -> tuple[list[Truth], list[dict[str, float]]]:
+    """Films of patients with up to three, and of some without a name: read, mined, both, or labelled in part."""
+    rng = np.random.default_rng(seed)
+    truths, scores = [], []
+    for number in range(FILMS):
+        there = {key: bool(rng.random() < rate) for key, rate in RATE.items()} | {"support_devices": False}
+        normal = not any(there.values())
+        origin = number % 4  # read; read against a mined label; mined; labelled by others
+        known = {key: own for place, (key, own) in enumerate(there.items()) if (number + place) % 9}
+        read_as = "Lung Opacity" if there[OPACITY] else "Normal" if normal else "No Lung Opacity / Not Normal"
+        truths.append(
+            Truth(
+                labels=known | {NO_FINDING: normal},
+                patient="" if number % 10 == 9 else f"patient {number // 3}",
+                read_as=read_as if origin < 2 else "",
+                mined_normal={1: not normal, 2: normal}.get(origin),
+                groups=frozenset({f"sex {'MF'[number % 2]}", *(["view AP"] if number % 5 == 0 else [])}),
+                region_findings={"left lung": frozenset({"edema"} if there["edema"] else {})},
+                age=number % 90,
+            )
+        )
+        noise = rng.normal(size=len(there) + 1)
+        own = {key: (STRENGTH.get(key, 0.0) * on + noise[place]) / 10 for place, (key, on) in enumerate(there.items())}
+        scores.append(own | {NO_FINDING: float(2.0 * normal + noise[-1]) / 10})
+    return truths, scores
+
+
+def weighed(scores: list[dict[str, float]]) -> list[Weighed]:
+    return [Weighed(differences=own, positiveness={"left_lung": own["edema"], "spine": 1.0}) for own in scores]
+
+
+def test_figures_of_films_are_as_recorded() -> None:
+    truths, scores = films(1)
+
+    made = measure_films(films_of(truths, scores), Bootstrap(resamples=6), left_out={"cardiomegaly"})
+
+    recorded.check("figures_of_films", made)
+
+
+def test_a_patients_films_have_no_say_in_the_thresholds_for_them() -> None:
+    made_up = films_of(*films(1))
+    before = cross_fitted(made_up).present
+    own = made_up.patients == "patient 7"
+
+    made_up.there[own] = ~made_up.there[own]
+
+    again = cross_fitted(made_up).present
+    assert np.array_equal(again[own], before[own]) and not np.array_equal(again, before)
+
+
+def test_fewer_false_findings_are_called_where_fewer_are_allowed() -> None:
+    made_up = films_of(*films(1))
+    few, many = (measure_films(made_up, NO_RESAMPLES, most_false=most)["false_findings"] for most in (0.02, 0.2))
+
+    assert few < many  # type: ignore[operator] # numbers
+    unread = replace(made_up, mined_known=np.ones(FILMS, dtype=np.bool_), read_as=np.full(FILMS, ""))
+    assert measure_films(unread, NO_RESAMPLES)["false_findings"] is None, "a mined label alone makes no film normal"
+
+
+def test_intervals_come_from_patients_not_films() -> None:
+    truths, scores = films(1)
+    once = [replace(truth, patient=f"patient {number}") for number, truth in enumerate(truths)]
+
+    bounds = []
+    for often in (1, 6):
+        intervals = measure_films(films_of(once * often, scores * often), Bootstrap(resamples=20))["intervals"]
+        bounds.append(intervals["opacity_against_normal"])  # type: ignore[index] # a table
+
+    assert bounds[1] == pytest.approx(bounds[0]), "six films of each patient tell no more than one"
+    drawn = iter(range(101))
+    known = Bootstrap(resamples=101).intervals(lambda _: {"a": float(next(drawn)), "b": None}, np.array(["one", "two"]))
+    assert known == {"a": [2.5, 97.5]}
+
+
+def decisions(scores: list[dict[str, float]]) -> Decisions:
+    """Decisions of phantoms for all, one changed by hand; of people for an edema with its readout; no fractures."""
+    keys = list(scores[0])
+    band = Band(lower=0.25, below=60, missed=2, within=9, shown=5)
+    drawn = Measurement(measured_on=PHANTOMS, positives=30, negatives=70)
+    start = Decisions(
+        temperature=0.2,
+        default_threshold=0.6,
+        review_band=0.2,
+        box_threshold=0.5,
+        region_threshold=0.5,
+        thresholds=dict.fromkeys(keys, 0.6) | {"support_devices": 0.3},
+        measurements=dict.fromkeys(keys, drawn)
+        | dict.fromkeys(("edema", "support_devices"), replace(drawn, band=band)),
+    )
+    own = Measurement(measured_on="clinic", positives=40, negatives=60)
+    start = start.measured("edema", 0.4, own, readout=Readout(slope=9.0, offset=-1.0)).leaving_out("fracture")
+    return start.set_by_hand("support_devices", 0.35)
+
+
+def test_decisions_chosen_on_patient_films_are_as_recorded() -> None:
+    truths, scores = films(2)
+    manifest = replace(read_manifest(VOCABULARIES.parent), decisions=decisions(scores))
+    aims = {
+        "false findings": Aim(false_findings=0.3, least=12),
+        "sensitivity": Aim(sensitivity=0.8, least=12),
+        "neither": Aim(least=12),
+    }
+
+    made = {
+        name: tune(manifest, truths, weighed(scores), population="hospital", aim=aim, left_out={"cardiomegaly"})
+        for name, aim in aims.items()
+    }
+
+    assert all(replace(own, decisions=manifest.decisions) == manifest for own in made.values())
+    recorded.check("decisions_of_patient_films", {name: own.decisions for name, own in made.items()})
+
+
+def test_decisions_chosen_on_phantoms_are_as_recorded() -> None:
+    truths, scores = films(3)
+    manifest = replace(read_manifest(VOCABULARIES.parent), decisions=decisions(scores))
+    aims = {"f1": Aim(), "sensitivity": Aim(sensitivity=0.9)}
+
+    made = {
+        name: tune(manifest, truths, weighed(scores), population=PHANTOMS, aim=aim).decisions
+        for name, aim in aims.items()
+    }
+
+    recorded.check("decisions_of_phantoms", made)
+
+
+def boxes_of(rng: np.random.Generator, count: int) -> FloatArray:
+    return np.concatenate([rng.uniform(0.15, 0.85, (count, 2)), rng.uniform(0.1, 0.35, (count, 2))], axis=1).astype(
+        np.float32
+    )
+
+
+def located(seed: int) -> tuple[list[Truth], list[Detections]]:
+    """Films with one to three boxes of some findings, and detections near them, elsewhere, and on films without."""
+    rng = np.random.default_rng(seed)
+    keys = ("cardiomegaly", "edema", "consolidation", OPACITY, "fracture")
+    truths, found = [], []
+    for number in range(60):
+        there = {key: boxes_of(rng, 1 + number % 3) for place, key in enumerate(keys) if (number + place) % 3 == 0}
+        known = FINDINGS if number % 5 else [*there, "edema"]
+        truths.append(Truth(boxes=there, located=frozenset(known), patient=f"patient {number // 2}"))
+        shown: list[tuple[FloatArray, int, float]] = []
+        for key in keys:
+            true = there.get(key, np.zeros((0, 4), dtype=np.float32))
+            near = true + rng.normal(0, 0.03, true.shape)
+            away = boxes_of(rng, 1)
+            shown += [(box, FINDINGS.index(key), float(rng.uniform(0.3, 1.0))) for box in near]
+            shown += [(box, FINDINGS.index(key), float(rng.uniform(0.0, 0.6))) for box in away]
+        boxes, classes, scores = zip(*shown, strict=True)
+        found.append(Detections(np.array(boxes, dtype=np.float32), np.array(classes), np.array(scores)))
+    return truths, found
+
+
+def scaled(found: list[Detections], scale: float) -> list[Detections]:
+    return [own._replace(boxes=own.boxes * np.array([1, 1, scale, scale], dtype=np.float32)) for own in found]
+
+
+def test_precisions_of_boxes_are_as_recorded() -> None:
+    truths, found = located(4)
+
+    recorded.check(
+        "precisions_of_boxes",
+        {
+            "detection": measure_detection(truths, found, Bootstrap(resamples=4)),
+            "beside constant boxes": measure_places(truths, partial(scaled, found), Bootstrap(resamples=2)),
+        },
+    )
+    for few in (truths[:40], [replace(truth, patient="") for truth in truths]):
+        assert measure_places(few, partial(scaled, found), NO_RESAMPLES) == {}, "too few films, or phantoms"
+
+
+def zone_of(boxes: FloatArray) -> str | None:
+    middle = float(boxes[:, 1].mean())
+    return None if middle < 0.25 else "lower zone" if middle > 0.6 else "mid zone"
+
+
+def placed(seed: int, key: str, *, patients: int, normal: bool = False) -> tuple[list[Truth], list[PlacedFilm]]:
+    """Films with boxes on one or both sides: of some nothing is known, or reported; wrong boxes have lower scores."""
+    rng = np.random.default_rng(seed)
+    truths, places = [], []
+    for number in range(patients * 2):
+        count = 0 if normal or number % 6 == 5 else 1 + (number % 4 == 0)
+        true = boxes_of(rng, count)
+        true[:, 0] = np.abs(true[:, 0] - [0.5, 0.0][:count]) if count else true[:, 0]
+        near = true + rng.normal(0, 0.02, true.shape)
+        away = boxes_of(rng, (3 if key == OPACITY else 1) if number % 3 else 0)
+        boxes = np.concatenate([near, away])
+        scores = np.concatenate([rng.uniform(0.35, 0.95, count), rng.uniform(0.0, 0.42, len(away))])
+        scores *= 0.03 if normal and number % 24 != 1 else 1
+        own = partial(side_of, middle=0.5)
+        patient = f"patient {seed} {number // 2}"
+        truths.append(Truth(boxes={key: true} if count else {}, located=frozenset({key}), patient=patient))
+        places.append(
+            PlacedFilm(
+                patient=patient,
+                is_reported=number % 7 != 3,
+                true=None if number % 11 == 4 else true,
+                shown=(boxes, scores),
+                certainties=side_certainty(boxes, scores, side_of=own),
+                side_of=own,
+                zone_of=zone_of,
+            )
+        )
+    return truths, places
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scripted:
+    """A model whose detections are those that it gets, in the size that settings have."""
+
+    manifest: Manifest
+
+    def detections(self, found: Detections, settings: DetectionSettings) -> Detections:
+        scales = np.array([settings.scales[number] for number in found.classes]).reshape(-1, 1)
+        return found._replace(boxes=found.boxes * np.concatenate([scales**0, scales**0, scales, scales], axis=1))
+
+
+def set_of(first: int, patients: int, *, normal: bool = False) -> Films:
+    """Films of two findings, one after the other; each film is of one of them alone."""
+    truths: list[Truth] = []
+    places: dict[str, list[PlacedFilm]] = {}
+    found: list[Detections] = []
+    for seed, key in enumerate((OPACITY, "cardiomegaly"), first):
+        own, places[key] = placed(seed, key, patients=patients, normal=normal)
+        truths += own
+        classes = FINDINGS.index(key)
+        found += [
+            Detections(boxes, np.full(len(boxes), classes), scores)
+            for boxes, scores in (it.shown for it in places[key])
+        ]
+    return Films(truths=truths, places=places, located=cast("list[Detection]", found))
+
+
+def test_rules_of_boxes_and_sides_are_as_recorded() -> None:
+    rule = PlaceRule(measured_on="clinic", least=0.75, told=20, right=18)
+    manifest = read_manifest(VOCABULARIES.parent)
+    before = replace(manifest.decisions, boxes={OPACITY: rule}, sides={OPACITY: rule, "edema": rule})
+    model = cast("EvaluatedModel", Scripted(manifest=replace(manifest, decisions=before)))
+
+    made, better = judge(
+        model, set_of(10, 30), set_of(20, 20), set_of(30, 12, normal=True), population="hospital", resamples=3
+    )
+
+    recorded.check("rules_of_places", {"figures": made, "better": better})
+    boxes_on_normal = set_of(30, 12)
+    _, none = judge(model, set_of(10, 30), set_of(20, 20), boxes_on_normal, population="hospital", resamples=3)
+    assert none == {}, "with boxes on most normal films no rule is better"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -15,9 +14,11 @@ import numpy as np
 import pytest
 
 from models.errors import ModelError
+from models.lab.evaluation import anatomy
 from models.lab.evaluation.boxes_file import FileFilms, read_films
-from models.lab.evaluation.cases import Truth
+from models.lab.evaluation.cases import Truth, truth_of_phantom
 from models.lab.film_lines import read_line
+from models.lab.phantoms import phantom
 from models.lab.training.catalog import catalog_of
 from models.lab.training.films import find_films
 from models.lab.training.films import read_films as read_for_training
@@ -54,6 +55,11 @@ def trained(path: Path) -> list[Line]:
 
 
 LEFT_LUNG = {"label": "left lung", "xyxy": [100, 30, 180, 150]}
+
+
+SAID = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "boxes": []}
+SIDE = {"finding": "edem", "side": "right", "zone": None, "box": [0.5, 0.5, 0.1, 0.1]}
+SOFT = {"present": {"edema": True}, "mined": ["edema"]}
 SIDED = [
     {"label": "Effusion", "side": "right", "xyxy": [30, 100, 80, 150]},
     {"label": "Effusion", "side": "left", "xyxy": [120, 90, 170, 150]},
@@ -102,6 +108,19 @@ VARIED: tuple[dict[str, object], ...] = (
     {"nih_labels": ["No Finding"], "labels": {"fracture": True, "no_finding": False}},
     {"nih_labels": ["No Finding"], "labels": {"pneumonia": True, "edema": True}, "mined": ["edema"]},
     {"rsna": "Normal", "labels": {"edema": True, "fracture": True}, "mined": ["edema"]},
+    # What no task measures.
+    {
+        "boxes": [
+            {"label": label, "xyxy": [1, 2, 30, 40]}
+            for label in ("vindrcxr/Rib fracture", *["mscxr/Pneumonia"] * 2, "Infiltrate", "Pneumonia", "Lungs")
+        ]
+    },
+    {"nih_labels": ["Hernia", "Edema"], "truth": {"present": {"edema": True}, "mined": []}},
+    {
+        "size": [240, 200],
+        "boxes": [LUNG | {"xyxy": [232, 10, 239, 49]}, LUNG],
+        "phrases": [{"text": "Small effusion.", "boxes": [[1, -9, 30, 0]]}],
+    },
 )
 """Films of 240 x 200 pixels."""
 
@@ -127,42 +146,6 @@ def test_what_lines_say_is_as_recorded(tmp_path: Path) -> None:
             "trained": [told(film) for film in trained(path)],
         },
     )
-
-
-@pytest.mark.parametrize(
-    ("known", "unmeasured"),
-    [
-        ({"boxes": [{"label": "vindrcxr/Rib fracture", "xyxy": [1, 2, 30, 40]}]}, ["boxes of vindrcxr/Rib fracture"]),
-        ({"boxes": [{"label": "mscxr/Pneumonia", "xyxy": [1, 2, 30, 40]}] * 2}, ["boxes of mscxr/Pneumonia"] * 2),
-        ({"boxes": [{"label": "Infiltrate", "xyxy": [1, 2, 30, 40]}]}, ["boxes of nih/Infiltration"]),
-        ({"boxes": [{"label": "Pneumonia", "xyxy": [1, 2, 30, 40]}]}, ["boxes of pneumonia"]),
-        ({"boxes": [{"label": "Lungs", "xyxy": [1, 2, 30, 40]}]}, ["boxes of Lungs"]),
-        ({"nih_labels": ["Hernia", "Edema"]}, ["labels of Hernia"]),
-        ({"labels": {"vindrcxr/COPD": True, "edema": False}}, ["labels of vindrcxr/COPD"]),
-        ({"phrases": [{"text": "Small effusion."}]}, ["located phrases"]),
-        (
-            {"boxes": [LUNG], "region_findings": {"right lung": [HERNIA]}, "region_known": [HERNIA]},
-            [f"findings of regions, {HERNIA}"],
-        ),
-        (
-            {"region_findings": {"right lung": [EFFUSION]}, "region_known": [EFFUSION]},
-            ["findings of regions without a box"],
-        ),
-        ({"truth": {"present": {"edema": True}, "mined": []}}, ["mined of truth, which training alone reads"]),
-        (
-            {"size": [200, 200], "boxes": [LUNG | {"xyxy": [210, 10, 250, 49]}, LUNG]},
-            ["boxes outside the square that the network sees"],
-        ),
-        (
-            {"size": [200, 200], "phrases": [{"text": "Small effusion.", "boxes": [[1, -9, 30, 0]]}]},
-            ["located phrases", "boxes of phrases outside the square that the network sees"],
-        ),
-    ],
-)
-def test_what_no_task_measures_is_counted(tmp_path: Path, known: dict[str, object], unmeasured: list[str]) -> None:
-    films, _ = evaluated(written(tmp_path, **known))
-
-    assert films.unmeasured() == Counter(unmeasured)
 
 
 def test_gray_values_of_a_prepared_film_stay_as_stored(tmp_path: Path) -> None:
@@ -220,6 +203,13 @@ def test_training_and_evaluation_know_the_same_of_a_phantom(tmp_path: Path) -> N
         held = labels.region_present[catalog.regions.index(region)]
         assert {names[number] for number in np.flatnonzero(held)} == found
     assert " ".join(sentence.text for sentence in labels.said) == truth.report
+    drawn = truth_of_phantom(phantom(2_000_003, side=50))
+    assert anatomy.true_ratio(truth) == pytest.approx(drawn.cardiothoracic_ratio, abs=0.001)
+    taught = {hint.text: hint for hint in drawn.hints if hint.taught}
+    assert taught and [hint.text for hint in truth.hints] == list(taught)
+    for hint in truth.hints:
+        for own, expected in ((hint.boxes, taught[hint.text].boxes), (hint.others, taught[hint.text].others)):
+            assert sorted(own.tolist()) == pytest.approx(np.array(sorted(expected.tolist())), abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -250,6 +240,20 @@ def test_training_and_evaluation_know_the_same_of_a_phantom(tmp_path: Path) -> N
         ({"gray": "equalized"}, "gray: 'equalized' is unknown; use 'as stored'"),
         ({"rsna": "Fine"}, "rsna: 'Fine' is unknown; use 'Normal'"),
         ({"age": 57}, "age: must be a text"),
+        ({"truth": {"present": {"vindrcxr/Cardiomegly": True}}}, "did you mean 'vindrcxr/Cardiomegaly'"),
+        ({"truth": {"boxes": {"Edema": []}}}, "no catalog has the class 'Edema'; did you mean 'edema'"),
+        ({"truth": {"located": ["cig/af/edema"]}}, "no catalog has the class 'cig/af/edema'"),
+        ({"truth": {"region_known": ["edem"]}}, "no catalog has the class 'edem'"),
+        ({"truth": {"region_present": {"right lung": ["edem"]}}}, "no catalog has the class 'edem'"),
+        ({"truth": {"regions": {"right lungs": [0, 0, 1, 1]}}}, "the region 'right lungs'; did you mean 'right lung'"),
+        ({"truth": {"regions": {"lungs": [0, 0, 1, 1]}}}, "name right lung and left lung instead"),
+        ({"truth": {"region_present": {"liver": []}}}, "no catalog has the region 'liver'"),
+        ({"truth": {"said": [SAID | {"findings": ["edem"]}]}}, "no catalog has the class 'edem'"),
+        ({"truth": {"said": [SAID | {"regions": ["liver"]}]}}, "no catalog has the region 'liver'"),
+        ({"truth": {"sides": [SIDE]}}, "no catalog has the class 'edem'"),
+        ({"truth": {"regions": {"right lung": [0, 0, 1]}}}, "truth.regions.right lung: must be four numbers"),
+        ({"truth": {"present": {"edema": True}, "soft": {"edema": 0.5}}}, "of classes that mined names"),
+        ({"truth": SOFT | {"soft": {"edema": 1.5}}}, "edema: must lie in 0..1"),
         ({"hints": [{"text": "?", "finding": "edem", "side": "left"}]}, "hints.*: no catalog has the class 'edem'"),
     ],
 )

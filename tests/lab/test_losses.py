@@ -19,7 +19,6 @@ from models.lab.losses.contrast import (
     squared_error,
 )
 from models.lab.losses.detection import (
-    FindingLoss,
     anatomy_detection,
     box_cost,
     finding_detection,
@@ -51,6 +50,7 @@ def nothing(*shape: int) -> Tensor:
 
 
 def gradients(loss: Tensor, *learned: Tensor) -> list[Tensor]:
+    """Return the gradients, which must be finite."""
     found = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
     assert all(gradient.isfinite().all() for gradient in found)
     return list(found)
@@ -61,62 +61,42 @@ def learned(*shape: int) -> Tensor:
 
 
 seeds = st.integers(0, 2**32 - 1)
-few = st.integers(1, 5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_small_boxes_in_half_precision_have_a_size(dtype: torch.dtype) -> None:
-    proposed, target = torch.tensor([[0.5, 0.5, 2**-12, 2**-12]]), torch.tensor([[0.5, 0.5, 2**-13, 2**-12]])
+def test_small_and_empty_boxes_have_a_cost_and_a_gradient() -> None:
+    small, target = torch.tensor([[0.5, 0.5, 2**-12, 2**-12]]), torch.tensor([[0.5, 0.5, 2**-13, 2**-12]])
+    for dtype in (torch.float16, torch.bfloat16):
+        torch.testing.assert_close(giou_cost(small.to(dtype), target), torch.tensor([[0.5]]))
 
-    torch.testing.assert_close(giou_cost(proposed.to(dtype), target), torch.tensor([[0.5]]))
-
-
-def test_empty_boxes_have_a_cost_and_a_gradient() -> None:
     proposed = torch.zeros(1, 2, 4, requires_grad=True)
-
     cost = box_cost(proposed, torch.zeros(1, 3, 4)).sum()
-
     assert torch.isfinite(cost)
-    assert all(torch.isfinite(gradient).all() for gradient in gradients(cost, proposed))
+    gradients(cost, proposed)
 
 
-@given(seeds, few, few)
-def test_proposals_are_shared_out_evenly(seed: int, proposals: int, targets: int) -> None:
-    assigned, matched = match_evenly(drawn(proposals, targets, seed=seed), everything(targets))
+@given(seeds, st.integers(1, 5), st.integers(1, 4))
+def test_proposals_are_shared_out_evenly_at_the_least_cost(seed: int, proposals: int, targets: int) -> None:
+    cost = drawn(proposals, targets, seed=seed)
+    even = {proposals // targets, math.ceil(proposals / targets)}
+
+    assigned, matched = match_evenly(cost, everything(targets))
 
     shares = assigned.sum(dim=0)
-    assert shares.sum() == proposals
-    assert (assigned.sum(dim=1) == 1).all()
-    assert set(shares.tolist()) <= {proposals // targets, math.ceil(proposals / targets)}
-    # One proposal of each target is to be believed, if it has any.
-    assert torch.equal((assigned & matched.unsqueeze(1)).sum(dim=0), shares.clamp(max=1))
-
-
-@given(seeds, few, few)
-def test_the_cheapest_of_a_targets_proposals_can_answer_for_it(seed: int, proposals: int, targets: int) -> None:
-    cost = drawn(proposals, targets, seed=seed)
-
-    assigned, matched = match_evenly(cost, everything(targets), answerer="cheapest")
-
-    assert torch.equal(assigned, match_evenly(cost, everything(targets)).assigned)
-    for target in range(targets):
-        own = assigned[:, target]
-        if own.any():
-            cheapest = int(cost[:, target].masked_fill(~own, torch.inf).argmin())
-            assert (own & matched).nonzero().flatten().tolist() == [cheapest]
-
-
-@given(seeds, st.integers(1, 4), st.integers(1, 3))
-def test_no_even_share_costs_less(seed: int, proposals: int, targets: int) -> None:
-    cost = drawn(proposals, targets, seed=seed)
-    assigned, _ = match_evenly(cost, everything(targets))
-
+    assert (assigned.sum(dim=1) == 1).all() and set(shares.tolist()) <= even
     ways = (
         sum(cost[row, column] for row, column in enumerate(way))
         for way in itertools.product(range(targets), repeat=proposals)
-        if {way.count(target) for target in range(targets)} <= {proposals // targets, math.ceil(proposals / targets)}
+        if {way.count(target) for target in range(targets)} <= even
     )
     torch.testing.assert_close(cost[assigned].sum(), torch.as_tensor(min(ways)))
+    # One proposal of each target is to be believed, if it has any: that of the least cost, if that is asked for.
+    assert torch.equal((assigned & matched.unsqueeze(1)).sum(dim=0), shares.clamp(max=1))
+    answers = match_evenly(cost, everything(targets), answerer="cheapest")
+    assert torch.equal(answers.assigned, assigned)
+    for target in torch.nonzero(shares).flatten():
+        own = assigned[:, target]
+        cheapest = int(cost[:, target].masked_fill(~own, torch.inf).argmin())
+        assert (own & answers.matched).nonzero().flatten().tolist() == [cheapest]
 
 
 def test_padding_targets_get_nothing_and_change_nothing() -> None:
@@ -147,14 +127,7 @@ def test_focal_is_finite_for_certain_scores(believed: bool) -> None:
     loss = focal(scores, torch.full((5,), believed)).sum()
 
     assert torch.isfinite(loss)
-    assert all(torch.isfinite(gradient).all() for gradient in gradients(loss, scores))
-
-
-def findings(
-    boxes: Tensor, scores: Tensor, target: Tensor, valid: Tensor, labeled: Tensor, likely: Tensor | None = None
-) -> FindingLoss:
-    certain = torch.ones_like(scores) if likely is None else likely
-    return finding_detection(boxes, scores, likely=certain, target=target, valid=valid, labeled=labeled)
+    gradients(loss, scores)
 
 
 def test_finding_loss_of_a_known_film() -> None:
@@ -164,7 +137,7 @@ def test_finding_loss_of_a_known_film() -> None:
     target = torch.tensor([LEFT]).expand(1, 3, 1, 4)
     valid, labeled = torch.tensor([[[True], [False], [False]]]), torch.tensor([[True, True, False]])
 
-    loss = findings(boxes, scores, target, valid, labeled)
+    loss = finding_detection(boxes, scores, likely=torch.ones_like(scores), target=target, valid=valid, labeled=labeled)
 
     # Both boxes of the first class regress to its target: (0 + 4.5) / 2, over two labeled classes.
     torch.testing.assert_close(loss.box, torch.tensor(2.25 / 2))
@@ -183,19 +156,14 @@ def test_finding_loss_has_finite_gradients(targets: int, valid: bool, labeled: b
     boxes, scores, likely = learned(2, 3, 3, 4), learned(2, 3, 3), learned(2, 3, 3)
     target, mask = torch.rand(2, 3, targets, 4), torch.full((2, 3, targets), valid)
 
-    loss = findings(boxes, scores, target, mask, torch.full((2, 3), labeled), likely)
+    loss = finding_detection(
+        boxes, scores, likely=likely, target=target, valid=mask, labeled=torch.full((2, 3), labeled)
+    )
 
     moved, judged, chosen = gradients(loss.total, boxes, scores, likely)
     assert bool(moved.any()) is (valid and labeled)
     assert bool(judged.any()) is labeled
     assert not chosen.any()
-
-
-def anatomy(
-    boxes: Tensor, target: Tensor, present: Tensor, pairs: Tensor, pairs_present: Tensor, scores: Tensor | None = None
-) -> Tensor:
-    judged = torch.ones(boxes.shape[:3]) if scores is None else scores
-    return anatomy_detection(boxes, judged, target=target, present=present, pairs=pairs, pairs_present=pairs_present)
 
 
 def test_anatomy_loss_counts_single_boxes_and_a_pair_once() -> None:
@@ -205,8 +173,9 @@ def test_anatomy_loss_counts_single_boxes_and_a_pair_once() -> None:
     pairs = torch.tensor([RIGHT, LEFT]).expand(1, 3, 2, 4)
     pairs_present = torch.tensor([[[True, True], [True, False], [False, False]]])
 
-    loss = anatomy(boxes, target, present, pairs, pairs_present)
-
+    loss = anatomy_detection(
+        boxes, torch.ones(1, 5, 2), target=target, present=present, pairs=pairs, pairs_present=pairs_present
+    )
     # Entries: 2 boxes of the first region, 2 pairs. Losses: 0 + 4.5, then 0, then (4.5 + 0) / 2.
     torch.testing.assert_close(loss, torch.tensor((4.5 + 2.25) / 4))
 
@@ -215,8 +184,9 @@ def test_scores_are_not_learned_from_anatomy() -> None:
     boxes = torch.tensor([LEFT, WHOLE, WHOLE]).reshape(1, 1, 3, 4)
     scores = torch.tensor([[[0.1, 0.2, 0.3]]], requires_grad=True)
 
-    loss = anatomy(
-        boxes, torch.zeros(1, 0, 4), nothing(1, 0), torch.tensor([[[LEFT, RIGHT]]]), everything(1, 1, 2), scores
+    pairs, none = torch.tensor([[[LEFT, RIGHT]]]), torch.zeros(1, 0, 4)
+    loss = anatomy_detection(
+        boxes, scores, target=none, present=nothing(1, 0), pairs=pairs, pairs_present=everything(1, 1, 2)
     )
 
     assert not loss.requires_grad
@@ -228,28 +198,17 @@ def test_scores_are_not_learned_from_anatomy() -> None:
 def test_anatomy_loss_has_finite_gradients(singles: int, pairs: int, targets: int, there: bool) -> None:
     boxes = learned(2, singles + pairs, 3, 4)
 
-    loss = anatomy(
+    loss = anatomy_detection(
         boxes,
-        torch.rand(2, singles, 4),
-        torch.full((2, singles), there),
-        torch.rand(2, pairs, targets, 4),
-        torch.full((2, pairs, targets), there),
+        torch.ones(boxes.shape[:3]),
+        target=torch.rand(2, singles, 4),
+        present=torch.full((2, singles), there),
+        pairs=torch.rand(2, pairs, targets, 4),
+        pairs_present=torch.full((2, pairs, targets), there),
     )
 
     (moved,) = gradients(loss, boxes)
     assert bool(moved.any()) is (there and singles + pairs > 0)
-
-
-SIZES = GeneratorSizes(
-    vocabulary=SENTENCE_END + 1,
-    positions=20,
-    width=8,
-    layers=2,
-    heads=2,
-    prefix_length=3,
-    prefix_hidden=8,
-    max_length=9,
-)
 
 
 def test_mean_by_film_weighs_films_equally_and_skips_empty_films() -> None:
@@ -261,17 +220,18 @@ def test_mean_by_film_weighs_films_equally_and_skips_empty_films() -> None:
     assert mean_by_film(losses, nothing(3, 3)) == mean_of(losses, nothing(3, 3)) == 0
 
 
-def regions_judged(features: Tensor, present: Tensor, known: Tensor, taken: Tensor) -> Tensor:
-    positive, negative = drawn(3, 6, seed=3).float(), drawn(3, 6, seed=4).float()
-    return anatomy_contrast(features, positive, negative, present=present, known=known, drawn=taken)
-
-
 @pytest.mark.parametrize(("known", "taken"), [(True, True), (True, False), (False, True)])
 def test_anatomy_contrast_has_finite_gradients(known: bool, taken: bool) -> None:
     features = learned(2, 4, 6)
 
-    loss = regions_judged(features, nothing(2, 4, 3), torch.full((2, 4, 3), known), torch.full((3,), taken))
-
+    loss = anatomy_contrast(
+        features,
+        drawn(3, 6, seed=3).float(),
+        drawn(3, 6, seed=4).float(),
+        present=nothing(2, 4, 3),
+        known=torch.full((2, 4, 3), known),
+        drawn=torch.full((3,), taken),
+    )
     (moved,) = gradients(loss.sum(), features)
     assert bool(moved.any()) is (known and taken)
 
@@ -290,21 +250,22 @@ def test_padding_of_sentences_changes_nothing(loss: Callable[[Tensor, Tensor, Te
 
 
 @pytest.mark.parametrize("films", [0, 2])
-def test_losses_of_sentences_are_zero_where_there_are_none(films: int) -> None:
-    regions, sentences = learned(films, 3, 6), torch.zeros(films, 3, 6)
+@pytest.mark.parametrize("loss", [sentence_contrast, squared_error])
+def test_losses_of_sentences_are_zero_where_there_are_none(
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor], films: int
+) -> None:
+    regions = learned(films, 3, 6)
 
-    for loss in (
-        sentence_contrast(regions, sentences, nothing(films, 3)),
-        squared_error(regions, sentences, nothing(films, 3)),
-    ):
-        assert loss == 0
-        assert not gradients(loss, regions)[0].any()
+    value = loss(regions, torch.zeros(films, 3, 6), nothing(films, 3))
+
+    assert value == 0 and not gradients(value, regions)[0].any()
 
 
 @pytest.fixture(scope="module")
 def generator() -> SentenceGenerator:
     torch.manual_seed(3)
-    return SentenceGenerator(SIZES, dim=4)
+    sizes = {"width": 8, "layers": 2, "heads": 2, "prefix_length": 3, "prefix_hidden": 8, "max_length": 9}
+    return SentenceGenerator(GeneratorSizes(vocabulary=SENTENCE_END + 1, positions=20, **sizes), dim=4)
 
 
 def test_logits_in_one_pass_are_those_of_one_token_at_a_time(generator: SentenceGenerator) -> None:
@@ -318,16 +279,6 @@ def test_logits_in_one_pass_are_those_of_one_token_at_a_time(generator: Sentence
 
     torch.testing.assert_close(together[0], alone[0])
     torch.testing.assert_close(together[1, :3], alone[1, :3])
-
-
-def test_a_longer_neighbor_leaves_the_logits_of_a_sentence(generator: SentenceGenerator) -> None:
-    features = drawn(2, 4).float()
-
-    with torch.no_grad():
-        both = logits_of(generator, features, lesson([[5], [6, 7, 8, 9]], max_length=9))
-        alone = logits_of(generator, features[:1], lesson([[5]], max_length=9))
-
-    torch.testing.assert_close(both[:1, :3], alone)
 
 
 def test_several_features_stand_in_order_before_a_sentence(generator: SentenceGenerator) -> None:

@@ -116,10 +116,9 @@ def test_what_is_unlike_the_paper_is_marked(
 
 def test_each_model_and_each_analysis_has_a_row(tmp_path: Path) -> None:
     other = {"name": "theirs", "version": "1", "weights_sha256": "cd"}
+    changes: list[dict[str, Any]] = [{}, {"analysis": {"name": "one_box"}}, {"model": other}]
     results = [
-        evaluated(tmp_path / "a", {"grounding_mscxr": GROUNDING}),
-        evaluated(tmp_path / "c", {"grounding_mscxr": GROUNDING}, analysis={"name": "one_box"}),
-        evaluated(tmp_path / "d", {"grounding_mscxr": GROUNDING}, model=other),
+        evaluated(tmp_path / str(number), {"grounding_mscxr": GROUNDING}, **own) for number, own in enumerate(changes)
     ]
 
     named = [row.split("|")[1].strip(" *") for row in table(7, *results) if row.startswith("| **")]
@@ -135,24 +134,18 @@ def test_a_task_counts_on_its_own_films(tmp_path: Path) -> None:
     assert page(own, other) == page(other, own) == page(own)
 
 
-def test_two_figures_of_one_task_are_refused(tmp_path: Path) -> None:
+def test_two_figures_of_one_task_and_what_is_no_evaluation_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results = [evaluated(tmp_path / name, {"grounding_mscxr": GROUNDING}) for name in "ab"]
-
     with pytest.raises(ModelError, match="both measure grounding_mscxr of the same model; name one of them"):
         page(*results)
 
-
-@pytest.mark.parametrize(
-    ("content", "complaint"), [("{", "cannot be read as an evaluation"), ("[]", "is no evaluation"), ("{}", "is no")]
-)
-def test_what_is_no_evaluation_is_refused(
-    tmp_path: Path, content: str, complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "some.json").write_text(content)
-
-    assert main([str(tmp_path / "some.json"), "--out", str(tmp_path / "out")]) == 2
-
-    assert complaint in capsys.readouterr().err
+    wrong = tmp_path / "some.json"
+    for content, complaint in (("{", "cannot be read as an evaluation"), ("[]", "is no evaluation"), ("{}", "is no")):
+        wrong.write_text(content)
+        assert main([str(wrong), "--out", str(tmp_path / "out")]) == 2
+        assert complaint in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -24,17 +23,14 @@ from pydicom import dcmread
 
 from models.errors import ModelError
 from models.lab.datasets.imagenome import joined
-from models.lab.datasets.mimic import listing as list_mimic
 from models.lab.datasets.mimic import places_of
 from models.lab.datasets.nih import halves
-from models.lab.datasets.preparation import Published, picture_size, table, text
+from models.lab.datasets.preparation import Published, table, text
 from models.lab.datasets.reports import clean, section_named, sections_of, sentences_of
 from models.lab.datasets.tables import rows_of
-from models.lab.datasets.vindr import fused, listing
-from models.lab.evaluation.boxes_file import read_films
+from models.lab.datasets.vindr import fused
 from models.lab.evaluation.command import evaluate
 from models.lab.evaluation.request import Request
-from models.manifest import read_manifest
 from models.prepare import main
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
@@ -44,13 +40,10 @@ from tests.lab.datasets import (
     chest_xray_14,
     dicom_id,
     draw,
-    figures,
     lines,
     mimic_cxr,
     ms_cxr,
-    trained,
     vindr_cxr,
-    write_table,
 )
 from tests.paths import REPOSITORY
 from tests.support import recorded
@@ -58,14 +51,44 @@ from tests.support import recorded
 MODEL = VOCABULARIES.parent
 EFFUSION = "cig/af/pleural effusion"
 LABORATORY = pytest.mark.drill(part="laboratory")
+GZIPPED = gzip.compress(b"a,b\n" + b"1,2\n" * 99)
+FURTHER: list[dict[str, object]] = [
+    {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
+    {
+        "file": "2_000.png",
+        "det10": [],
+        "google": {"pneumothorax": False, "airspace_opacity": True},
+        "chexnet": {"effusion": 0.9, "edema": 0.5},
+    },
+    {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},
+    {
+        "file": "4_000.png",
+        "det10": [{"label": label, "xyxy": [8, 8, 24, 24]} for label in ("Fibrosis", "Mass")],
+        "google": {"nodule_or_mass": False},
+    },
+    {"file": "5_000.png", "chexnet": {"effusion": 0.25, "mass": 0.125, "nodule": 0.5, "hernia": 0.75}},
+]
+
+
+def with_readings(source: Path) -> Path:
+    films = [{"file": f"{patient}_000.png", "nih_labels": ["Effusion"]} for patient in range(1, 6)]
+    films[2]["rsna"] = "No Lung Opacity / Not Normal"
+    for number, film in enumerate(films):
+        draw(source / str(film["file"]), number)
+    for name, rows in (("nih_512.jsonl", films), ("nih_512_readings.jsonl", FURTHER)):
+        (source / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return source
+
+
 SOURCES: dict[str, Callable[[Path], Path]] = {
     "nih": chest_xray_14,
-    "vindr": partial(vindr_cxr, train=2, test=2),
-    "mimic": partial(mimic_cxr, patients=5),
+    "vindr": vindr_cxr,
+    "mimic": mimic_cxr,
     "mscxr": ms_cxr,
     "imagenome": chest_imagenome,
+    "readings": with_readings,
 }
-GZIPPED = gzip.compress("\n".join(["a", *map(str, range(99))]).encode())
+ON_MIMIC = ("mscxr", "imagenome")
 
 
 def prepare(data_set: str, source: Path, out: Path, *more: str) -> int:
@@ -73,26 +96,12 @@ def prepare(data_set: str, source: Path, out: Path, *more: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("nih")
-    assert prepare("nih", chest_xray_14(folder / "source"), folder / "out") == 0
-    return folder / "out"
-
-
-@pytest.fixture(scope="module")
-def vindr(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vindr")
-    assert prepare("vindr", vindr_cxr(folder / "source"), folder / "out") == 0
-    return folder / "out"
-
-
-@pytest.fixture(scope="module")
-def mimic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of MIMIC-CXR and of the two sets on its films, prepared."""
-    folder = tmp_path_factory.mktemp("mimic")
-    assert prepare("mimic", mimic_cxr(folder / "mimic"), folder / "mimic-out") == 0
-    for data_set, source in (("mscxr", ms_cxr(folder / "mscxr")), ("imagenome", chest_imagenome(folder / "imagenome"))):
-        assert prepare(data_set, source, folder / f"{data_set}-out", "--mimic", str(folder / "mimic-out")) == 0
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with each data set, and what was prepared of it."""
+    folder = tmp_path_factory.mktemp("data")
+    for data_set, make in SOURCES.items():
+        on_mimic = ("--mimic", str(folder / "mimic-out")) if data_set in ON_MIMIC else ()
+        assert prepare(data_set, make(folder / data_set), folder / f"{data_set}-out", *on_mimic) == 0
     return folder
 
 
@@ -100,16 +109,9 @@ def counts_of(out: Path) -> dict[str, int]:
     return {row["what"]: row["count"] for row in json.loads((out / "summary.json").read_text())}
 
 
-def sizes_of(out: Path) -> dict[str, int]:
-    return {path.stem: len(lines(path)) for path in out.glob("*.jsonl")}
-
-
-@pytest.mark.parametrize("data_set", ["nih", "vindr", "mimic", "mscxr", "imagenome"])
-def test_prepared_files_are_as_recorded(request: pytest.FixtureRequest, data_set: str) -> None:
-    is_mimic = data_set not in ("nih", "vindr")
-    made: Path = request.getfixturevalue("mimic" if is_mimic else data_set)
-    out = made / f"{data_set}-out" if is_mimic else made
-
+@pytest.mark.parametrize("data_set", SOURCES)
+def test_prepared_files_are_as_recorded(prepared: Path, data_set: str) -> None:
+    out = prepared / f"{data_set}-out"
     files = {
         path.name: [
             line | ({"region_known": len(line["region_known"])} if "region_known" in line else {})
@@ -117,7 +119,9 @@ def test_prepared_files_are_as_recorded(request: pytest.FixtureRequest, data_set
         ]
         for path in sorted(out.glob("*.jsonl"))
     }
-    recorded.check(f"prepared_{data_set}", {"counts": counts_of(out), **files})
+    rows = json.loads((out / "summary.json").read_text())
+    published = {row["what"]: [row["published"], row["by"]] for row in rows if "published" in row}
+    recorded.check(f"prepared_{data_set}", {"counts": counts_of(out), "published": published, **files})
 
 
 # ---- the command
@@ -194,20 +198,23 @@ def test_counts_stand_beside_those_that_are_published() -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("a,c\n1,2\n", "line 1, column 'b': is missing among a, c"),
-        ("", "line 1, column 'a': is missing among "),
-        ("a,b\n1\n", "line 2, column 'b': the row has 1 cells instead of 2"),
-        ("a,b\n1,2\n1,2,3\n", "line 3, column 'b': the row has 3 cells instead of 2"),
-        ("a,b\n,2\n", "line 2, column 'a': is empty"),
-        ("a,b\n1,x\n", "line 2, column 'b': 'x' is no number"),
-        ("a,b\n1,nan\n", "line 2, column 'b': 'nan' is no number"),
-        ("a,b\n1,2.5\n", "line 2, column 'b': '2.5' is no number of pixels"),
-        ("a,b\n3,2\n", "line 2, column 'a': '3' is none of 1, 2"),
+        (b"a,c\n1,2\n", "line 1, column 'b': is missing among a, c"),
+        (b"", "line 1, column 'a': is missing among "),
+        (b"a,b\n1\n", "line 2, column 'b': the row has 1 cells instead of 2"),
+        (b"a,b\n1,2\n1,2,3\n", "line 3, column 'b': the row has 3 cells instead of 2"),
+        (b"a,b\n,2\n", "line 2, column 'a': is empty"),
+        (b"a,b\n1,x\n", "line 2, column 'b': 'x' is no number"),
+        (b"a,b\n1,nan\n", "line 2, column 'b': 'nan' is no number"),
+        (b"a,b\n1,2.5\n", "line 2, column 'b': '2.5' is no number of pixels"),
+        (b"a,b\n3,2\n", "line 2, column 'a': '3' is none of 1, 2"),
+        (GZIPPED[:-12], "is damaged"),
+        (GZIPPED[:10] + b"\xff" + GZIPPED[11:], "is damaged"),
+        (gzip.compress(b"a,b\n\xff\n"), "is damaged"),
     ],
 )
-def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, content: str, complaint: str) -> None:
-    path = tmp_path / "table.csv"
-    path.write_text(content)
+def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / ("table.csv.gz" if content[:1] == GZIPPED[:1] else "table.csv")
+    path.write_bytes(content)
 
     with pytest.raises(ModelError) as refused:
         for row in rows_of(path, ("a", "b")):
@@ -217,43 +224,27 @@ def test_a_wrong_table_is_told_with_its_place(tmp_path: Path, content: str, comp
     assert str(refused.value).startswith(str(path)) and complaint in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [GZIPPED[:-12], GZIPPED[:10] + b"\xff" + GZIPPED[11:], gzip.compress(b"a\n\xff\n")],
-    ids=["cut off", "changed", "no text"],
-)
-def test_a_damaged_table_is_told(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "table.csv.gz"
-    path.write_bytes(content)
-
-    with pytest.raises(ModelError, match="is damaged"):
-        list(rows_of(path, ("a",)))
-
-
-@pytest.mark.parametrize("box", [(1, 2, 0, 2), (5, 2, -1, 2), (1, 4, 1, 0)])
-def test_a_box_without_area_is_refused(tmp_path: Path, box: tuple[int, ...]) -> None:
-    names = ("x", "y", "w", "h")
-    write_table(tmp_path / "boxes.csv", names, [box])
-
-    (row,) = rows_of(tmp_path / "boxes.csv", names)
-    with pytest.raises(ModelError, match=r"line 2, column 'w': the box .* has no area"):
-        row.box_of_size(*names)
-
-
 BOXES, PHRASES = "BBox_List_2017.csv", "MS_CXR_Local_Alignment_v1.0.0.csv"
 READERS, CONSENSUS = "annotations/image_labels_train.csv", "annotations/annotations_test.csv"
 SPLIT, MARKS = "mimic-cxr-2.0.0-split.csv.gz", "mimic-cxr-2.0.0-chexpert.csv.gz"
+READINGS = "nih_512_readings.jsonl"
 SCENE = f"silver_dataset/scene_graph/{dicom_id(0)}_SceneGraph.json"
-WRONG = [
+WRONG: list[tuple[str, str, str, str | None, str]] = [
     ("nih", "Data_Entry_2017.csv", "Hernia", "Hernya", "line 12, column 'Finding Labels': 'Hernya' is no label"),
     ("nih", "Data_Entry_2017.csv", "00000001_000", "9_000", "line 2, column 'Image Index': 9_000.png is not in"),
     ("nih", BOXES, "Infiltrate", "Infiltrat", "line 3, column 'Finding Label': 'Infiltrat' is none of"),
     ("nih", BOXES, "20.5,16", "20.5,-16", "line 2, column 'w': the box"),
+    ("nih", BOXES, "20.5,16", "0,16", "line 2, column 'w': the box"),
     ("nih", BOXES, "00000002_001", "9_001", "line 2, column 'Image Index': 9_001.png has no row"),
+    ("nih", BOXES, "", None, BOXES),
+    ("nih", "test_list.txt", "", None, "test_list.txt"),
+    ("nih", "images_001/images/00000002_001.png", "", "nothing", "is no picture that can be read"),
     ("vindr", READERS, "Other diseases", "Others", "line 2, column 'Other disease': is missing"),
     ("vindr", READERS, "train00,R8,0", "train00,R8,2", "column 'Aortic enlargement': '2' is neither 0 nor 1"),
     ("vindr", "annotations/annotations_train.csv", "Rib fracture", "Rib", "'class_name': 'Rib' is none of"),
     ("vindr", CONSENSUS, "test00,Card", "test77,Card", "line 2, column 'image_id': test77 has no row of labels"),
+    ("vindr", "train/train01.dicom", "", None, "train01.dicom is missing, which"),
+    ("vindr", "train/train01.dicom", "", "DICM", "can be decoded"),
     ("mimic", SPLIT, ",train", ",training", "line 2, column 'split': 'training' is none of train, validate, test"),
     ("mimic", SPLIT, dicom_id(0), "x", "column 'dicom_id': "),
     ("mimic", MARKS, "1.0", "2.0", "line 2, column 'Cardiomegaly': '2.0' is none of"),
@@ -261,68 +252,40 @@ WRONG = [
     ("mscxr", PHRASES, "64,80", "65,80", "line 2, column 'image_width': (65, 80)"),
     ("imagenome", SCENE, "objects", "things", "KeyError"),
     ("imagenome", SCENE, "}", "", "is no scene graph"),
+    ("readings", READINGS, '"Consolidation"', '"Effusoin"', "'Effusoin' is no label"),
+    ("readings", READINGS, '"fracture"', '"opacity"', "'opacity' is no label"),
+    ("readings", READINGS, '"effusion"', '"opacity"', "'opacity' is no label"),
+    ("readings", READINGS, "1_000.png", "9_000.png", "has a reading of 9_000.png, which nih_512.jsonl does not list"),
+    ("readings", READINGS, '"file": "1_000.png", ', "", "nih_512_readings.jsonl, line 1: not a reading"),
 ]
-"""Of a data set: a file, what stands there, what shall stand there, and what is said."""
+"""Of a data set: a file, what stands there (everything), what shall (None: no file), and what is said."""
 
 
-@pytest.mark.parametrize(
-    ("data_set", "file", "old", "new", "complaint"),
-    WRONG,
-)
+@pytest.mark.parametrize(("data_set", "file", "old", "new", "complaint"), WRONG)
 def test_what_is_wrong_with_a_data_set_is_told_with_its_place(
-    request: pytest.FixtureRequest,
+    prepared: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     data_set: str,
     file: str,
     old: str,
-    new: str,
+    new: str | None,
     complaint: str,
 ) -> None:
     path = SOURCES[data_set](tmp_path / "source") / file
     content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     assert old.encode() in content
-    content = content.replace(old.encode(), new.encode(), 1 if data_set in ("mimic", "mscxr", "imagenome") else -1)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
-    on_mimic = (
-        ("--mimic", f"{request.getfixturevalue('mimic')}/mimic-out") if data_set in ("mscxr", "imagenome") else ()
-    )
+    path.unlink()
+    if new is not None:
+        count = -1 if data_set in ("nih", "vindr") else 1
+        content = content.replace(old.encode(), new.encode(), count) if old else new.encode()
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    more = ("--mimic", str(prepared / "mimic-out")) if data_set in ON_MIMIC else ()
 
-    assert prepare(data_set, tmp_path / "source", tmp_path / "out", *on_mimic) == 2
+    assert prepare(data_set, tmp_path / "source", tmp_path / "out", *more) == 2
 
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: ") and str(tmp_path / "source") in said and complaint in said
-
-
-@pytest.mark.parametrize("name", ["BBox_List_2017.csv", "Data_Entry_2017.csv", "test_list.txt", "train_val_list.txt"])
-def test_a_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
-    source = chest_xray_14(tmp_path / "source")
-    (source / name).unlink()
-
-    assert prepare("nih", source, tmp_path / "out") == 2
-    assert str(source / name) in capsys.readouterr().err
-
-
-def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"nothing")
-
-    with pytest.raises(ModelError, match=r"a\.png is no picture that can be read"):
-        picture_size(tmp_path / "a.png")
-    with pytest.raises(ModelError, match=r"b\.png cannot be read"):
-        picture_size(tmp_path / "b.png")
-
-
-@pytest.mark.parametrize(("content", "complaint"), [(None, "is missing, which"), (b"DICM", "can be decoded")])
-def test_a_film_that_is_missing_or_damaged_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, complaint: str
-) -> None:
-    film = SOURCES["vindr"](tmp_path / "source") / "train" / "train01.dicom"
-    film.unlink()
-    if content is not None:
-        film.write_bytes(content)
-
-    assert prepare("vindr", tmp_path / "source", tmp_path / "out") == 2
-    assert f"error: {film} " in (said := capsys.readouterr().err) and complaint in said
 
 
 @pytest.mark.parametrize("data_set", ["mscxr", "imagenome"])
@@ -333,29 +296,21 @@ def test_sets_on_mimic_need_it_prepared(tmp_path: Path, capsys: pytest.CaptureFi
     assert "prepare mimic to its end" in capsys.readouterr().err
 
 
-def test_a_data_set_is_prepared_by_one_process_at_least(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["nih", str(tmp_path), str(tmp_path / "out"), "--processes", "0"])
-    assert ended.value.code == 2
-
-
 # ---- ChestX-ray14, and what radiologists read of its films
 
 
-@pytest.mark.parametrize(
-    ("others", "complaint"),
-    [
-        ("test", "patients of {} are measured too; choose on films of other patients"),
-        ("train", "{} has no labels for the task detection_nih8"),
-        ("nowhere", "{} cannot be read"),
-    ],
-)
-def test_settings_are_chosen_on_films_of_others(nih: Path, others: str, complaint: str) -> None:
-    path = nih / f"{others}.jsonl"
-    data = f"boxes:{nih / 'test.jsonl'}"
-
-    with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
-        evaluate(Request(model=MODEL, data=data, tasks=["detection_nih8"], choose_on=path), quiet)
+def test_settings_are_chosen_on_films_of_others(prepared: Path) -> None:
+    nih = prepared / "nih-out"
+    complaints = {
+        "test": "patients of {} are measured too; choose on films of other patients",
+        "train": "{} has no labels for the task detection_nih8",
+        "nowhere": "{} cannot be read",
+    }
+    for others, complaint in complaints.items():
+        path = nih / f"{others}.jsonl"
+        request = Request(model=MODEL, data=f"boxes:{nih / 'test.jsonl'}", tasks=["detection_nih8"], choose_on=path)
+        with pytest.raises(ModelError, match=re.escape(complaint.format(path))):
+            evaluate(request, quiet)
 
 
 def test_halves_divide_patients_and_boxes() -> None:
@@ -369,100 +324,7 @@ def test_halves_divide_patients_and_boxes() -> None:
     assert halves(names) == (first, second)
 
 
-FURTHER: list[dict[str, object]] = [
-    {"file": "1_000.png", "det10": [{"label": "Consolidation", "xyxy": [8, 8, 24, 24]}], "google": {"fracture": True}},
-    {
-        "file": "2_000.png",
-        "det10": [],
-        "google": {"pneumothorax": False, "airspace_opacity": True},
-        "chexnet": {"effusion": 0.9, "edema": 0.5},
-    },
-    {"file": "3_000.png", "google": {"airspace_opacity": True, "nodule_or_mass": False}},
-    {
-        "file": "4_000.png",
-        "det10": [{"label": label, "xyxy": [8, 8, 24, 24]} for label in ("Fibrosis", "Mass")],
-        "google": {"nodule_or_mass": False},
-    },
-    {"file": "5_000.png", "chexnet": {"effusion": 0.25, "mass": 0.125, "nodule": 0.5, "hernia": 0.75}},
-]
-
-
-def with_readings(source: Path, readings: list[dict[str, object]]) -> Path:
-    films = [{"file": f"{patient}_000.png", "nih_labels": ["Effusion"]} for patient in range(1, 6)]
-    films[2]["rsna"] = "No Lung Opacity / Not Normal"
-    for number, film in enumerate(films):
-        draw(source / str(film["file"]), number)
-    for name, rows in (("nih_512.jsonl", films), ("nih_512_readings.jsonl", readings)):
-        (source / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return source
-
-
-def test_a_reading_goes_before_a_mined_label_and_an_empty_one_denies(tmp_path: Path) -> None:
-    assert prepare("readings", with_readings(tmp_path / "source", FURTHER), tmp_path / "out") == 0
-    boxed, empty, labelled, other, unread = (film.line for film in trained(tmp_path / "out" / "films.jsonl"))
-
-    assert boxed["present"] | {"edema": False} == {
-        **dict.fromkeys(("atelectasis", "edema", "lung_lesion", "pleural_effusion", "pneumothorax"), False),
-        **dict.fromkeys(("cardiomegaly", "pleural_other", "pneumonia", "no_finding"), False),
-        **dict.fromkeys(("consolidation", "fracture", "lung_opacity"), True),
-    }
-    assert "pleural_effusion" not in boxed["mined"] and "edema" in boxed["mined"]
-    assert len(boxed["boxes"]["consolidation"]) == 1 and "pleural_effusion" in boxed["located"]
-    assert empty["present"]["pleural_effusion"] is False and empty["present"]["lung_opacity"] is True
-    assert labelled["present"]["lung_opacity"] is False, "the RSNA's radiologists saw no opacity"
-    assert labelled["present"]["pleural_effusion"] is True and labelled["present"]["lung_lesion"] is False
-    assert other["boxes"].keys() == {"lung_lesion"} and other["present"]["consolidation"] is False
-    assert other["present"]["lung_lesion"] is True, "of two readings and two labels one is enough"
-    assert unread["present"]["pleural_effusion"] is True and "pleural_effusion" in unread["mined"]
-    assert unread["soft"] == {"pleural_effusion": 0.625, "lung_lesion": 0.25}
-    assert empty["soft"] == {"edema": 0.25}, "effusion was read"
-
-
-@pytest.mark.parametrize(
-    ("reading", "complaint"),
-    [
-        ({"file": "1_000.png", "det10": [{"label": "Effusoin", "xyxy": [8, 8, 24, 24]}]}, "'Effusoin' is no label"),
-        ({"file": "1_000.png", "google": {"opacity": True}}, "'opacity' is no label"),
-        ({"file": "1_000.png", "chexnet": {"opacity": 0.5}}, "'opacity' is no label"),
-        ({"file": "9_000.png", "det10": []}, "has a reading of 9_000.png, which nih_512.jsonl does not list"),
-        ({"det10": []}, "nih_512_readings.jsonl, line 1: not a reading"),
-    ],
-)
-def test_a_reading_that_fits_no_film_or_label_is_refused(
-    reading: dict[str, object], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert prepare("readings", with_readings(tmp_path / "source", [reading]), tmp_path / "out") == 2
-    assert complaint in capsys.readouterr().err
-
-
 # ---- VinDr-CXR
-
-
-def test_half_of_the_readers_are_no_majority(tmp_path: Path) -> None:
-    (_, film), *_ = listing(vindr_cxr(tmp_path, train=1, test=1)).films
-
-    votes = {"Nodule/Mass": True, "Pneumonia": True, "COPD": False, "Rib fracture": False}
-    assert {label: there for label, there in film.labels.items() if label in votes} == votes
-
-
-def test_labels_are_the_majority_and_boxes_are_fused(vindr: Path) -> None:
-    line = lines(vindr / "train.jsonl")[0]
-
-    assert (line["file"], line["size"], line["patient"]) == ("pictures/train00.png", [72, 64], "train00")
-    present = {name for name, there in line["labels"].items() if there}
-    assert present == {"vindrcxr/Cardiomegaly", "vindrcxr/Nodule/Mass", "vindrcxr/Pneumonia"}
-    assert len(line["labels"]) == 28 and len(line["located"]) == 22
-    # The two boxes of the heart overlap and become their mean; those of nodules do not; one reader saw a fracture.
-    assert line["boxes"] == [
-        {"label": "vindrcxr/Cardiomegaly", "xyxy": [21.0, 30.0, 45.0, 50.0]},
-        {"label": "vindrcxr/Nodule/Mass", "xyxy": [12.0, 12.0, 18.0, 20.0]},
-        {"label": "vindrcxr/Nodule/Mass", "xyxy": [40.0, 12.0, 46.0, 20.0]},
-        {"label": "vindrcxr/Rib fracture", "xyxy": [50.0, 10.0, 56.0, 14.0]},
-    ]
-    assert counts_of(vindr)["boxes of classes that the majority did not see"] == 2
-    assert {"what": "films in train.jsonl", "count": 4, "published": 15000, "by": "data set"} in json.loads(
-        (vindr / "summary.json").read_text()
-    )
 
 
 def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
@@ -481,8 +343,8 @@ def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["train00", "train01", "train02", "train03"])
-def test_gray_values_are_those_of_the_published_training(vindr: Path, name: str) -> None:
-    film = dcmread(vindr.parent / "source" / "train" / f"{name}.dicom")
+def test_gray_values_are_those_of_the_published_training(prepared: Path, name: str) -> None:
+    film = dcmread(prepared / "vindr" / "train" / f"{name}.dicom")
     stored = film.pixel_array.astype(np.float64)
     if film.PhotometricInterpretation == "MONOCHROME1":
         stored = stored.max() - stored
@@ -492,7 +354,7 @@ def test_gray_values_are_those_of_the_published_training(vindr: Path, name: str)
     # By sorting, on the whole picture: the share of pixels that are not brighter.
     share = np.searchsorted(np.sort(eight, axis=None), eight, side="right") / eight.size
 
-    picture = cv2.imread(str(vindr / "pictures" / f"{name}.png"), cv2.IMREAD_UNCHANGED)
+    picture = cv2.imread(str(prepared / "vindr-out" / "pictures" / f"{name}.png"), cv2.IMREAD_UNCHANGED)
 
     assert picture is not None and picture.dtype == np.uint8
     # scikit-image interpolates between the middles of 256 bins, so a value differs by up to a bin.
@@ -513,6 +375,39 @@ def test_boxes_of_one_class_never_fuse_with_those_of_another() -> None:
 # ---- MIMIC-CXR, MS-CXR and Chest ImaGenome
 
 
+def test_reports_are_read_by_their_sections_and_sentences_put_in_order() -> None:
+    sections = {"FINIDNGS": "findings", "PORTABLE AP CHEST": "findings", "CHEST, TWO VIEWS": "findings"}
+    sections |= dict.fromkeys(("IMPRESSION", "FINDINGS/IMPRESSION", "CONCLUSION"), "impression")
+    named = {heading: section_named(heading) for heading in (*sections, "REASON FOR EXAM", "COMPARISON")}
+    assert named == sections | {"REASON FOR EXAM": None, "COMPARISON": None}
+
+    cleaned = {
+        "1. No pneumonia.": "No pneumonia.",
+        "#2 no change": "#2 no change",
+        "AP CHEST: heart is normal..": "Heart is normal.",
+        "WET READ: ___ ___ 8:19 AM   Lungs\n are clear . .": "Lungs are clear .",
+        "2.5 cm nodule": "2.5 cm nodule",
+        "": "",
+    }
+    assert {text: clean(text) for text in cleaned} == cleaned
+
+    assert list(sections_of(REPORT)) == ["findings", "impression"]
+    assert sentences_of("INDICATION: Cough.\n\n COMPARISON: None.") == []
+    twice = "FINDINGS: \n\n FINDINGS: The lungs are clear. The lungs are clear."
+    assert sentences_of(twice) == ["The lungs are clear."]
+
+
+def test_films_of_ms_cxr_keep_their_regions(prepared: Path, tmp_path: Path) -> None:
+    """What Figures 4 to 8 are measured on: MS-CXR added to the lines of Chest ImaGenome, and not of MIMIC-CXR."""
+    regions_of = prepared / "imagenome-out"
+    assert prepare("mscxr", prepared / "mscxr", tmp_path, "--mimic", str(regions_of)) == 0
+
+    both, regions = lines(tmp_path / "test.jsonl")[0], lines(regions_of / "validate.jsonl")[0]
+    assert [box["label"] for box in both["boxes"][:3]] == ["mscxr/Pleural Effusion"] * 2 + ["mscxr/Cardiomegaly"]
+    assert both["boxes"][3:] == regions["boxes"] and both["region_findings"] == regions["region_findings"]
+    assert not both.keys() & {"labels", "report"}
+
+
 def test_a_line_of_mimic_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
     found = []
     for view in ("AP", "PA"):
@@ -520,86 +415,6 @@ def test_a_line_of_mimic_that_was_made_anew_is_another_one(tmp_path: Path) -> No
         found += list(places_of(tmp_path))
 
     assert [name for _, name, _ in found] == ["a", "a"] and len({*found}) == 2
-
-
-def test_an_uncertain_label_of_mimic_counts_as_present(tmp_path: Path) -> None:
-    source = mimic_cxr(tmp_path / "mimic", patients=5)
-    listed = list_mimic(source, source)
-    (_, film), *_ = listed.films
-
-    line, counts = listed.make(film, tmp_path)
-
-    assert line is not None
-    assert line["labels"] == {"cardiomegaly": True, "pleural_effusion": True, "pneumothorax": False}
-    assert counts["uncertain labels, taken as present"] == 1
-
-
-@pytest.mark.parametrize(
-    ("heading", "section"),
-    [
-        ("FINIDNGS", "findings"),
-        ("PORTABLE AP CHEST", "findings"),
-        ("CHEST, TWO VIEWS", "findings"),
-        ("IMPRESSION", "impression"),
-        ("FINDINGS/IMPRESSION", "impression"),
-        ("CONCLUSION", "impression"),
-        ("REASON FOR EXAM", None),
-        ("COMPARISON", None),
-    ],
-)
-def test_headings_name_sections(heading: str, section: str | None) -> None:
-    assert section_named(heading) == section
-
-
-@pytest.mark.parametrize(
-    ("text", "cleaned"),
-    [
-        ("1. No pneumonia.", "No pneumonia."),
-        ("#2 no change", "#2 no change"),
-        ("AP CHEST: heart is normal..", "Heart is normal."),
-        ("WET READ: ___ ___ 8:19 AM   Lungs\n are clear . .", "Lungs are clear ."),
-        ("2.5 cm nodule", "2.5 cm nodule"),
-        ("", ""),
-    ],
-)
-def test_sentences_are_put_in_order(text: str, cleaned: str) -> None:
-    assert clean(text) == cleaned
-
-
-def test_a_report_of_other_sections_has_no_sentences() -> None:
-    assert list(sections_of(REPORT)) == ["findings", "impression"]
-    assert sentences_of("INDICATION: Cough.\n\n COMPARISON: None.") == []
-    twice = "FINDINGS: \n\n FINDINGS: The lungs are clear. The lungs are clear."
-    assert sentences_of(twice) == ["The lungs are clear."]
-
-
-def test_films_of_ms_cxr_keep_their_regions(mimic: Path, tmp_path: Path) -> None:
-    """What Figures 4 to 8 are measured on: MS-CXR added to the lines of Chest ImaGenome, and not of MIMIC-CXR."""
-    assert prepare("mscxr", mimic / "mscxr", tmp_path, "--mimic", str(mimic / "imagenome-out")) == 0
-
-    both, regions = lines(tmp_path / "test.jsonl")[0], lines(mimic / "imagenome-out" / "validate.jsonl")[0]
-    assert [box["label"] for box in both["boxes"][:3]] == ["mscxr/Pleural Effusion"] * 2 + ["mscxr/Cardiomegaly"]
-    assert both["boxes"][3:] == regions["boxes"] and both["region_findings"] == regions["region_findings"]
-    assert "labels" not in both and "report" not in both
-
-
-@LABORATORY
-@pytest.mark.parametrize(
-    ("file", "task", "figure"),
-    [
-        ("mimic-out/test.jsonl", "report", "ce_micro_f1"),
-        ("mscxr-out/test.jsonl", "sentences", "withheld_share"),
-        ("imagenome-out/validate.jsonl", "anatomy", "miou"),
-        ("imagenome-out/validate.jsonl", "region_classification", "auroc_pooled"),
-    ],
-)
-def test_evaluation_measures_the_lines(
-    mimic: Path, capsys: pytest.CaptureFixture[str], file: str, task: str, figure: str
-) -> None:
-    document = figures(mimic / file, task, capsys)
-
-    assert 0 <= document["tasks"][task][figure] <= 1
-    assert document["not_measured"] == dict(read_films(mimic / file, read_manifest(MODEL)).unmeasured())
 
 
 def test_boxes_are_joined_as_published() -> None:

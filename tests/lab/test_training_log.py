@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import fcntl
+import json
 import math
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -16,6 +21,7 @@ from threading import Event
 from types import SimpleNamespace
 from typing import cast
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -23,32 +29,31 @@ import torch
 from models.checkpoint.assembly import PARTS
 from models.decisions import sigmoid
 from models.errors import ModelError
+from models.lab import phantoms
 from models.lab.training import loop, model_writer, workers
 from models.lab.training import store as film_store
+from models.lab.training.catalog import catalog_of
 from models.lab.training.loop import (
     CHECKPOINT,
     Outcome,
     Progress,
     StageTrainer,
     load_checkpoint,
-    save_checkpoint,
     train_by,
 )
 from models.lab.training.model_writer import TABLE, _origins
-from models.lab.training.runfile import Data, Run
+from models.lab.training.runfile import Data, FilmSource, Run
+from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import TrainedModel
 from models.lab.training.workers import do_all
-from models.manifest import WEIGHTS, Ages, read_manifest, write_manifest
+from models.manifest import Ages, read_manifest, write_manifest
+from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES
+from tests.support import peers
 
 
 def run_at(folder: Path, *, processes: int = 1) -> Run:
-    stages = (
-        SimpleNamespace(name="contrast", losses={"sentences": 1.0}),
-        SimpleNamespace(name="joint", losses={"sentences": 1.0, "boxes": 2.0}),
-    )
-    machine = SimpleNamespace(processes=processes)
-    return cast("Run", SimpleNamespace(output=str(folder), stages=stages, machine=machine))
+    return cast("Run", SimpleNamespace(output=str(folder), machine=SimpleNamespace(processes=processes)))
 
 
 def test_a_run_goes_on_only_from_its_own_checkpoint(tmp_path: Path) -> None:
@@ -78,50 +83,26 @@ def test_a_run_is_refused_that_is_done_or_has_other_processes(tmp_path: Path, mo
         train_by(run_at(tmp_path), Event())
 
 
-def test_a_checkpoint_has_all_that_a_run_goes_on_with(tmp_path: Path) -> None:
-    network, heads = torch.nn.Linear(2, 1), torch.nn.Linear(1, 1)
-    optimizer = torch.optim.AdamW([*network.parameters(), *heads.parameters()])
-    network(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    trainer = SimpleNamespace(
-        run=SimpleNamespace(output=str(tmp_path), fingerprint="a"),
-        model=SimpleNamespace(network=network, heads=heads),
-        optimizer=optimizer,
-        scaler=torch.amp.GradScaler("cpu", init_scale=8.0),
-    )
-
-    save_checkpoint(cast("StageTrainer", trainer), Progress(stage=1, step=5, seconds=2.5, counted=3))
-
-    kept = load_checkpoint(tmp_path, fingerprint="a")
-    assert kept is not None
-    torch.testing.assert_close(kept["network"], dict(network.state_dict()))
-    torch.testing.assert_close(kept["heads"], dict(heads.state_dict()))
-    torch.testing.assert_close(dict(kept["optimizer"]), dict(optimizer.state_dict()))
-    assert kept["scaler"] == trainer.scaler.state_dict() and kept["scaler"]
-    progress = Progress(**kept["progress"])
-    assert (progress.stage, progress.step, progress.seconds, progress.counted) == (1, 5, 2.5, 3)
-
-
 @pytest.mark.parametrize(
-    ("halt", "first", "rows", "saved"),
+    ("halt", "first", "logged", "saved"),
     [
-        (None, 0, [("2", "0.5"), ("4", "2.5"), ("5", "4")], [3, 5]),
-        (3, 0, [("2", "0.5")], [3]),
-        (4, 0, [("2", "0.5"), ("4", "2.5")], [3, 4]),
-        (5, 0, [("2", "0.5"), ("4", "2.5"), ("5", "4")], [3, 5]),
-        (None, 2, [("4", "2.5"), ("5", "4")], [3, 5]),
+        (None, 0, {"2": 0.5, "4": 2.5, "5": 4.0}, [3, 5]),
+        (3, 0, {"2": 0.5}, [3]),
+        (4, 0, {"2": 0.5, "4": 2.5}, [3, 4]),
+        (5, 0, {"2": 0.5, "4": 2.5, "5": 4.0}, [3, 5]),
+        (None, 2, {"4": 2.5, "5": 4.0}, [3, 5]),
     ],
 )
 def test_a_stage_is_logged_and_kept_at_its_intervals_and_when_it_is_stopped(
     halt: int | None,
     first: int,
-    rows: list[tuple[str, str]],
+    logged: dict[str, float],
     saved: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every step's loss and gradient are its number, from 0."""
-    kept = list[int]()
+    kept, begun = list[int](), list[int]()
 
     def step(_trainer: object, number: int, _batches: object, *, stop: bool) -> Outcome:
         assert not stop
@@ -131,37 +112,29 @@ def test_a_stage_is_logged_and_kept_at_its_intervals_and_when_it_is_stopped(
     monkeypatch.setattr(loop, "disturbed", lambda *_: nullcontext())
     monkeypatch.setattr(loop, "save_checkpoint", lambda _, progress: kept.append(progress.step))
     stage = SimpleNamespace(name="contrast", losses={"sentences": 3.0}, batch=4, accumulation=2, noise=None)
-    begun = list[int]()
+    stages = [stage, SimpleNamespace(losses={"sentences": 1.0, "boxes": 2.0})]
     trainer = SimpleNamespace(
-        run=SimpleNamespace(
-            output=str(tmp_path),
-            stages=[stage, SimpleNamespace(losses={"sentences": 1.0, "boxes": 2.0})],
-            machine=SimpleNamespace(log=2, checkpoint=3),
-        ),
+        run=SimpleNamespace(output=str(tmp_path), stages=stages, machine=SimpleNamespace(log=2, checkpoint=3)),
         stage=stage,
         steps=5,
         model=SimpleNamespace(network=torch.nn.Linear(1, 1)),
         batches=begun.append,
         rate=lambda step: step / 10,
     )
+    progress = Progress(step=first, sums=torch.zeros(2), rows=[{"stage": "view", "step": "7"}])
 
-    done = loop._train_stage(
-        cast("StageTrainer", trainer),
-        Progress(step=first, sums=torch.zeros(2), rows=[{"stage": "view", "step": "7"}]),
-        stopped=lambda: False,
-        report=lambda *_: None,
-    )
+    done = loop._train_stage(cast("StageTrainer", trainer), progress, stopped=lambda: False, report=lambda *_: None)
 
-    assert done is (halt in (None, 5)) and begun == [first]
+    assert (done, begun, kept) == (halt in (None, 5), [first], saved)
     with (tmp_path / TABLE).open(newline="") as file:
         before, *told = csv.DictReader(file)
     columns = "stage step seconds pictures_per_second learning_rate gradient total sentences boxes"
     assert list(before) == columns.split() and (before["stage"], before["step"]) == ("view", "7")
-    assert [(row["step"], row["gradient"]) for row in told] == rows
-    assert kept == saved
+    assert [row["step"] for row in told] == [*logged]
     for row in told:
-        assert row["sentences"] == row["gradient"] and float(row["total"]) == pytest.approx(3 * float(row["sentences"]))
-        assert float(row["learning_rate"]) == pytest.approx((int(row["step"]) - 1) / 10)
+        value, rate = logged[row["step"]], (int(row["step"]) - 1) / 10
+        said = [float(row[name]) for name in ("gradient", "sentences", "total", "learning_rate")]
+        assert said == pytest.approx([value, value, 3 * value, rate])
 
 
 # --- jobs in several processes, here in threads -----------------------------------------------------------------------
@@ -229,31 +202,14 @@ def test_a_process_that_was_killed_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         do_all([lambda: None] * 4, workers=3, stopped=lambda: False, finished=lambda _: None)
 
 
-def test_another_process_ignores_the_signals_that_stop_a_run_and_ends_with_its_parent(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_another_process_ignores_the_signals_that_stop_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     done = list[object]()
-    begun = list[Callable[[], None]]()
-    parents = [None, SimpleNamespace(join=lambda: done.append("parent ended"))]
-
-    def thread(*, target: Callable[[], None], daemon: bool) -> object:
-        assert daemon
-        return SimpleNamespace(start=partial(begun.append, target))
-
     monkeypatch.setattr("models.lab.training.workers.signal.signal", lambda *own: done.append(own))
-    monkeypatch.setattr("models.lab.training.workers.threading.Thread", thread)
-    monkeypatch.setattr("models.lab.training.workers.os._exit", done.append)
-    monkeypatch.setattr("models.lab.training.workers.multiprocessing.parent_process", lambda: parents.pop(0))
+    monkeypatch.setattr("models.lab.training.workers.threading.Thread", lambda **_: SimpleNamespace(start=lambda: None))
 
     workers.begin_worker()
-    for _ in range(2):
-        begun[0]()
 
-    assert set(done[:2]) == {(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    assert done[2:] == ["parent ended", 1], "where there is a parent"
-
-
-# --- where the weights of a written model came from -------------------------------------------------------------------
+    assert set(done) == {(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
 
 
 NAMES = (
@@ -326,25 +282,6 @@ def test_weights_keep_a_share_of_those_of_the_start(monkeypatch: pytest.MonkeyPa
     assert averaged(0.25) == {"a": 5.0, "b": 1.0}
 
 
-@pytest.mark.parametrize("store", ["float32", "half"])
-def test_a_model_is_written_with_its_weights_in_the_asked_precision(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done = list[object]()
-    state = {"a": torch.zeros(2), "b": torch.zeros(1)}
-    monkeypatch.setattr(model_writer, "save_weights", lambda path, own, half: done.append((path.name, own, half)))
-    monkeypatch.setattr(model_writer, "complete", lambda _aside, manifest, card: done.append((manifest, card)))
-    monkeypatch.setattr(model_writer, "_averaged", lambda *_: state)
-    monkeypatch.setattr(model_writer, "_manifest", lambda *_: "manifest")
-    monkeypatch.setattr(model_writer, "_card", lambda *_, parameters: f"card of {parameters}")
-    run = SimpleNamespace(output=str(tmp_path), model=SimpleNamespace(store=store))
-
-    written = model_writer.write_model(cast("Run", run), cast("TrainedModel", None))
-
-    assert written == tmp_path / "model" and written.is_dir()
-    assert done == [(WEIGHTS, state, store == "half"), ("manifest", "card of 3")]
-
-
 def test_a_shelf_is_named_by_all_that_its_films_depend_on(tmp_path: Path) -> None:
     places = np.zeros((2500, 2), np.int64)
 
@@ -357,3 +294,194 @@ def test_a_shelf_is_named_by_all_that_its_films_depend_on(tmp_path: Path) -> Non
     every = [names(), names(side=32), names(jpeg=False), names(index="films-b.places")]
     assert len({name for some in every for name in some}) == sum(len(some) for some in every)
     assert all(name.startswith("films-a-64-0") for name in names())
+
+
+# ---- films made ready for training: in little memory, by several processes, and gone on with after a kill
+
+
+CATALOG = catalog_of(["chexpert"])
+LIMIT_SECONDS = 120
+SHELVES = 20
+
+
+@pytest.fixture(autouse=True)
+def cv2_threads() -> Iterator[None]:
+    threads = cv2.getNumThreads()
+    yield
+    cv2.setNumThreads(threads)
+
+
+def films_file(folder: Path, *, count: int) -> Path:
+    """A file of films that share one picture; each is known by its sentence."""
+    folder.mkdir(exist_ok=True)
+    picture = np.random.default_rng(0).integers(0, 255, (64, 80), dtype=np.uint8)
+    cv2.imwrite(str(folder / "film.png"), picture)
+    said = {"positive": False, "findings": [], "regions": [], "boxes": []}
+    lines = [
+        {"file": "film.png", "patient": f"p{number}", "truth": {"said": [said | {"text": f"Film {number}."}]}}
+        for number in range(count)
+    ]
+    path = folder / "films.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def data_of(path: Path, *, side: int = 64) -> Data:
+    return Data(films=(FilmSource(file=str(path)),), side=side)
+
+
+def make(data: Data, folder: Path) -> list[int]:
+    """Make films in this process; returns how many shards were to be made, each time one was done."""
+    totals: list[int] = []
+
+    def report(stage: str, done: int = 0, total: int = 0) -> None:
+        totals.extend([total] if total else [])
+
+    assert stock(data, folder, renderers=1, report=report)
+    return totals
+
+
+MAKE = """
+    import sys
+    from pathlib import Path
+    from models.progress import quiet
+    from models.lab.training.runfile import Data, FilmSource
+    from models.lab.training.store import stock
+
+    if __name__ == "__main__":
+        data = Data(films=(FilmSource(file=sys.argv[1]),), side=64)
+        stock(data, Path(sys.argv[2]), renderers=2, report=quiet)
+"""
+
+
+def kill_in_the_middle(path: Path, store: Path, repository: Path) -> list[Path]:
+    """Kill the parent of two workers once some shards are made; returns these, none where it was over before.
+
+    The workers must leave with it.
+    """
+    script = store.with_suffix(".py")
+    script.write_text(textwrap.dedent(MAKE))
+    command = [sys.executable, str(script), str(path), str(store)]
+    program = subprocess.Popen(
+        command, cwd=repository, env={"PYTHONPATH": str(repository)}, stderr=subprocess.PIPE, text=True
+    )
+    children: list[str] = []
+    try:
+        peers.wait_until(
+            lambda: len(list(store.glob("*.jsonl"))) >= 3 or program.poll() is not None,
+            what="the run",
+            limit_seconds=LIMIT_SECONDS,
+        )
+        if program.poll() is None:
+            children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text().split()
+    finally:
+        program.kill()
+        _, told = program.communicate()
+    assert program.returncode in (0, -signal.SIGKILL), told
+    peers.wait_until(
+        lambda: not any(peers.is_running(pid) for pid in children), what="the run", limit_seconds=LIMIT_SECONDS
+    )
+    made = sorted(store.glob("*.jsonl"))
+    return made if children and len(made) < SHELVES else []
+
+
+@pytest.mark.drill(part="laboratory")
+def test_a_killed_run_makes_only_the_shelves_that_are_missing(tmp_path: Path, repository: Path) -> None:
+    path = films_file(tmp_path, count=SHELVES * 200)
+    # A test that is kept waiting may come too late for its kill, and then tries again.
+    store, made = next(
+        (store, made)
+        for store in (tmp_path / name for name in "abc")
+        if (made := kill_in_the_middle(path, store, repository))
+    )
+    times = {shard: shard.stat().st_mtime_ns for shard in made}
+
+    totals = make(data_of(path), store)
+
+    # What had lines is kept; no worker had more than one shard in hand.
+    assert totals == [SHELVES - len(made)] * (SHELVES - len(made))
+    assert {shard: shard.stat().st_mtime_ns for shard in made} == times
+    # Two workers and a kill leave the same bytes as one worker.
+    make(data_of(path), tmp_path / "whole")
+    ours, whole = (
+        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (store, tmp_path / "whole")
+    )
+    assert ours == whole
+    assert not list(store.glob("*.part"))
+
+
+@pytest.mark.drill(part="laboratory")
+def test_films_are_read_back_in_their_order(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=450)
+    make(data_of(path, side=32), tmp_path / "store")
+
+    film_store = open_film_store(data_of(path, side=32), tmp_path / "store", CATALOG)
+
+    assert len(film_store) == 450
+    for number in (0, 199, 200, 449):
+        pixels, truth = film_store.film(number)
+        assert pixels.shape == (32, 32) and pixels.std() > 10
+        assert truth.said[0].text == f"Film {number}."
+    assert film_store.texts() == {f"Film {number}." for number in range(450)}
+
+
+@pytest.mark.drill(part="laboratory")
+def test_a_stop_ends_after_the_shelf_in_hand(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=500)
+    store = tmp_path / "store"
+    finished: list[int] = []
+
+    def report(stage: str, done: int = 0, total: int = 0) -> None:
+        finished.extend([done] if total else [])
+
+    assert not stock(data_of(path), store, renderers=1, report=report, stopped=lambda: bool(finished))
+    assert finished == [1]
+    assert make(data_of(path), store) == [2, 2]
+    assert stock(data_of(path), store, renderers=1, report=quiet)
+
+
+def test_smaller_sources_repeat_to_the_size_of_the_largest(tmp_path: Path) -> None:
+    many, few = (films_file(tmp_path / name, count=count) for name, count in (("many", 25), ("few", 10)))
+    sources = FilmSource(file=str(many), balanced=True), FilmSource(file=str(few), repeat=3, balanced=True)
+    data = Data(films=sources, side=16)
+    make(data, tmp_path / "store")
+
+    # As the published sampler rounds it: 3 x 25 / 10 is 7.5, and halves go to the even number.
+    assert len(open_film_store(data, tmp_path / "store", CATALOG)) == 25 + 8 * 10
+
+
+def test_phantoms_are_made_anew_by_another_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Data(phantoms=1, side=32)
+    assert (make(data, tmp_path), make(data, tmp_path)) == ([1], [])
+
+    monkeypatch.setattr(phantoms, "__path__", [str(tmp_path)])
+
+    assert make(data, tmp_path) == [1]
+
+
+def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=3)
+    store = tmp_path / "store"
+    make(data_of(path), store)
+    [lines], [pixels] = store.glob("*.jsonl"), store.glob("*.npy")
+
+    text = lines.read_text()
+    lines.write_text(text.partition("\n")[0] + "\n")
+    with pytest.raises(ModelError, match="do not belong together; delete both"):
+        open_film_store(data_of(path), store, CATALOG)
+    lines.write_text(text)
+    pixels.write_bytes(pixels.read_bytes()[:1000])
+    with pytest.raises(ModelError, match=r"cannot be read .*; delete"):
+        open_film_store(data_of(path), store, CATALOG)
+
+
+def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:
+    path = films_file(tmp_path, count=3)
+    make(data_of(path), tmp_path / "store")
+
+    with (tmp_path / "store" / "lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match="another run makes films in"):
+            make(data_of(path, side=32), tmp_path / "store")
+
+    assert make(data_of(path, side=32), tmp_path / "store") == [1]

@@ -8,8 +8,7 @@ import multiprocessing
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from threading import Event
@@ -31,7 +30,7 @@ from models.lab.phantoms.picture import phantom
 from models.lab.training import loop
 from models.lab.training.batch import Batch, StageFilms, load
 from models.lab.training.catalog import catalog_of
-from models.lab.training.loop import CHECKPOINT, load_checkpoint, train, train_by
+from models.lab.training.loop import load_checkpoint, train, train_by
 from models.lab.training.model_writer import write_model
 from models.lab.training.runfile import FilmSource, Run, read_run
 from models.lab.training.stages import Augmentation, Drawing, Noise, Objective
@@ -39,11 +38,13 @@ from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import build_model
 from models.manifest import read_manifest
 from models.reading.reader import open_reader
+from tests.support import peers
 from tests.support.training import PUBLISHED_NAMES, STAGES, stocked, write_run
 
 pytestmark = [pytest.mark.drill(part="laboratory"), pytest.mark.usefixtures("one_thread")]
 
 LIMIT_SECONDS = 200
+CATALOG = catalog_of(["chexpert"])
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +66,6 @@ def rows(folder: Path) -> list[dict[str, str]]:
         return [row for row in csv.DictReader(file) if None not in row.values()]
 
 
-def wait_for(event: Callable[[], bool]) -> None:
-    limit = time.monotonic() + LIMIT_SECONDS
-    while not event():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
-
-
 def losses(folder: Path) -> list[dict[str, float]]:
     told = ("seconds", "pictures_per_second", "stage")
     return [{key: float(value) for key, value in row.items() if value and key not in told} for row in rows(folder)]
@@ -81,7 +75,11 @@ def kill_in_the_middle(path: Path, repository: Path, *, after: int) -> bool:
     """Kill a run once so many rows are written; False where it was over before."""
     program = start(path, repository)
     try:
-        wait_for(lambda: len(rows(path.with_suffix(""))) >= after or program.poll() is not None)
+        peers.wait_until(
+            lambda: len(rows(path.with_suffix(""))) >= after or program.poll() is not None,
+            what="the run",
+            limit_seconds=LIMIT_SECONDS,
+        )
     finally:
         program.kill()
         _, told = program.communicate()
@@ -119,11 +117,10 @@ def test_a_continued_stage_does_not_start_its_boxes_again(tmp_path: Path, store:
 
     continued, whole = train(run_file("stopped")), train(run_file("whole"))
 
-    assert continued is not None
-    assert whole is not None
+    assert continued is not None and whole is not None
     ours, theirs = (model.network.detector.box_tokens for model in (continued, whole))
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    began = build_model(run_file("whole"), catalog_of(["chexpert"]), []).network.detector.box_tokens
+    began = build_model(run_file("whole"), CATALOG, []).network.detector.box_tokens
     assert (theirs - began).abs().max() > 10 * 4 * 1e-3, "more than four steps can do: they were set"
 
 
@@ -132,7 +129,11 @@ def test_two_processes_stop_together_when_they_are_told_to(tmp_path: Path, store
 
     program = start(path, repository, processes=2)
     try:
-        wait_for(lambda: len(rows(tmp_path / "run")) >= 1 or program.poll() is not None)
+        peers.wait_until(
+            lambda: len(rows(tmp_path / "run")) >= 1 or program.poll() is not None,
+            what="the run",
+            limit_seconds=LIMIT_SECONDS,
+        )
         program.send_signal(signal.SIGTERM)
         _, told = program.communicate(timeout=LIMIT_SECONDS)
     finally:
@@ -175,73 +176,20 @@ def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store
     assert directory is not None
     path = write_run(tmp_path / "next.toml", store=store, stages=("look",), start=directory)
 
-    begun = build_model(read_run(path), catalog_of(["chexpert"]), ["Edema."])
+    begun = build_model(read_run(path), CATALOG, ["Edema."])
 
     manifest, network = read_manifest(directory), load_network(directory)
     assert manifest.vocabulary and begun.vocabulary.learned == manifest.vocabulary
     assert begun.network.sizes == manifest.sizes
     assert all(torch.equal(weight, network.state_dict()[name]) for name, weight in begun.network.state_dict().items())
     with pytest.raises(ModelError, match="does not know these words of the run's films: gizzard;"):
-        build_model(read_run(path), catalog_of(["chexpert"]), ["Edema of the gizzard."])
-
-
-def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: Path) -> None:
-    directory = train_by(read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1)), Event())
-    assert directory is not None
-    path = write_run(tmp_path / "next.toml", store=store, stages=("joint",), rate=0.1, start=directory)
-    run = replace(read_run(path), start_share=0.25)
-
-    written = train_by(run, Event())
-
-    assert written is not None
-    kept = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
-    assert kept is not None
-    trained = kept["network"]
-    begun, averaged = (load_network(place).state_dict() for place in (directory, written))
-    for name, weight in averaged.items():
-        torch.testing.assert_close(weight, 0.75 * trained[name] + 0.25 * begun[name], rtol=1e-3, atol=1e-5)
-    assert not torch.equal(trained["detector.box.expand.weight"], begun["detector.box.expand.weight"])
-    assert "- Weights: 0.25 of those of tiny 1, which" in (written / "MODEL_CARD.md").read_text()
-
-
-def test_a_finished_model_is_left_alone(tmp_path: Path, store: Path) -> None:
-    path = write_run(tmp_path / "run.toml", store=store)
-    (tmp_path / "run" / "model").mkdir(parents=True)
-
-    with pytest.raises(ModelError, match="exists already"):
-        train_by(read_run(path), Event())
-
-
-def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path, store: Path) -> None:
-    run = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1))
-    (tmp_path / "run").mkdir()
-    assert train(run) is not None
-
-    changed = read_run(write_run(tmp_path / "run.toml", store=store, stages=("contrast",), steps=1, rate=2e-3))
-
-    with pytest.raises(ModelError, match="other settings"):
-        train(changed)
-
-
-def test_a_damaged_checkpoint_is_told(tmp_path: Path) -> None:
-    (tmp_path / CHECKPOINT).write_bytes(b"PK no")
-
-    with pytest.raises(ModelError, match="delete it to start"):
-        load_checkpoint(tmp_path, fingerprint="a")
-
-
-CATALOG = catalog_of(["chexpert"])
+        build_model(read_run(path), CATALOG, ["Edema of the gizzard."])
 
 
 @pytest.fixture(scope="module")
-def joint(store: Path) -> Run:
-    return read_run(write_run(store.parent / "run.toml", store=store, stages=("joint",), steps=3))
-
-
-@pytest.fixture(scope="module")
-def stage_films(joint: Run) -> StageFilms:
-    film_store = open_film_store(joint.data, joint.store, CATALOG)
-    return StageFilms(joint, number=0, catalog=CATALOG, film_store=film_store)
+def stage_films(store: Path) -> StageFilms:
+    run = read_run(write_run(store.parent / "run.toml", store=store, stages=("joint",), steps=3))
+    return StageFilms(run, number=0, catalog=CATALOG, film_store=open_film_store(run.data, run.store, CATALOG))
 
 
 def plain(batch: Batch) -> object:
@@ -356,27 +304,26 @@ def trained(path: Path, store: Path, *stages: str, start: Path | None = None) ->
 
 
 @pytest.fixture(scope="module")
-def stage_2(store: Path) -> Path:
-    return trained(store.parent / "stage_2.toml", store, "detect", "look")
-
-
-@pytest.fixture(scope="module")
-def text(store: Path) -> Path:
-    return trained(store.parent / "text.toml", store, "text")
+def models(store: Path) -> tuple[Path, Path]:
+    """One of stage 2, and one of texts only."""
+    return (
+        trained(store.parent / "stage_2.toml", store, "detect", "look"),
+        trained(store.parent / "text.toml", store, "text"),
+    )
 
 
 def test_stage_3_goes_on_from_stage_2_and_text_only_training(
-    tmp_path: Path, store: Path, stage_2: Path, text: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, store: Path, models: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     joined = tmp_path / "joined"
 
-    assert join([str(stage_2), str(text), str(joined), "--json"]) == 0
+    assert join([*map(str, models), str(joined), "--json"]) == 0
 
     document = json.loads(capsys.readouterr().out)
     manifest = read_manifest(joined)
     verify(joined, manifest)
     assert document["weights_sha256"] == manifest.files["weights.safetensors"]
-    whole, regions, sentences = (load_network(path).state_dict() for path in (joined, stage_2, text))
+    whole, regions, sentences = (load_network(path).state_dict() for path in (joined, *models))
     for name, weight in whole.items():
         assert torch.equal(weight, (sentences if name.startswith("generator.") else regions)[name]), name
     model = trained(tmp_path / "stage_3.toml", store, "tell", start=joined)
@@ -385,29 +332,18 @@ def test_stage_3_goes_on_from_stage_2_and_text_only_training(
     assert changed == {"post_decoder", "generator"}
 
 
-def test_models_that_were_exchanged_are_refused(
-    tmp_path: Path, stage_2: Path, text: Path, capsys: pytest.CaptureFixture[str]
+def test_models_that_do_not_belong_together_and_a_directory_that_is_there_are_refused(
+    tmp_path: Path, store: Path, models: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert join([str(text), str(stage_2), str(tmp_path / "joined")]) == 2
-
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert "its post_decoder was not trained; name the model of stage 2 first" in told
-    assert not (tmp_path / "joined").exists()
-
-
-def test_models_with_different_prompt_encoders_are_refused(
-    tmp_path: Path, store: Path, stage_2: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    stage_2, text = models
     other = trained(tmp_path / "other.toml", store, "contrast", "text")
+    refusals = [
+        (text, stage_2, tmp_path / "joined", "its post_decoder was not trained; name the model of stage 2 first"),
+        (stage_2, other, tmp_path / "joined", "have different prompt encoders"),
+        (stage_2, text, tmp_path, f"{tmp_path} exists already; name a new directory, or delete it first"),
+    ]
 
-    assert join([str(stage_2), str(other), str(tmp_path / "joined")]) == 2
-
-    assert "have different prompt encoders" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_a_directory_that_is_there_is_left_alone(
-    tmp_path: Path, stage_2: Path, text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert join([str(stage_2), str(text), str(tmp_path)]) == 2
-
-    assert capsys.readouterr().err == f"error: {tmp_path} exists already; name a new directory, or delete it first\n"
+    for first, second, out, complaint in refusals:
+        assert join([str(first), str(second), str(out)]) == 2
+        assert complaint in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "joined").exists()
