@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -218,9 +219,9 @@ def with_decisions_of_phantoms(manifest: Manifest) -> Manifest:
     """Every finding has a threshold of phantoms, and a change an error of other probabilities."""
     drawn = Measurement(measured_on="phantoms", positives=30, negatives=70)
     keys = ("edema", "pneumonia", "fracture", "support_devices", "no_finding")
-    own = {"thresholds": dict.fromkeys(keys, 0.5), "measurements": dict.fromkeys(keys, drawn)}
-    others: dict[str, dict[str, object]] = {"phantoms": {}, "boxes": {}, "sides": {}, "readout": {}}
-    decisions = replace(manifest.decisions, temperature=1.0, **own, **others)
+    own: dict[str, Any] = {"thresholds": dict.fromkeys(keys, 0.5), "measurements": dict.fromkeys(keys, drawn)}
+    own |= {"phantoms": {}, "boxes": {}, "sides": {}, "readout": {}}
+    decisions = replace(manifest.decisions, temperature=1.0, **own)
     change = ChangeError(measured_on="clinic", films=30, extent=0.1, probability=0.1)
     return replace(manifest, decisions=decisions, change=change, ages=None, history=(), chosen_on=("0" * 16,))
 
@@ -407,8 +408,8 @@ def test_each_option_reaches_the_calibration(tmp_path: Path, monkeypatch: pytest
 
     plain, own = asked
     assert plain == Request(model=SHIPPED, population="asked", share=0.6, by=user(), at=plain.at)
-    given_too = {"engine": "torch", "prompts": Path("own.toml"), "sensitivity": 0.9, "false_findings": 0.3}
-    assert own == replace(plain, share=0.7, by="ada", at=own.at, resamples=9, **given_too)
+    more: dict[str, Any] = {"engine": "torch", "prompts": Path("own.toml"), "sensitivity": 0.9, "false_findings": 0.3}
+    assert own == replace(plain, share=0.7, by="ada", at=own.at, resamples=9, **more)
 
 
 ADULTS, CHILDREN = [61] * LEAST_MEASURED, [9] * LEAST_MEASURED

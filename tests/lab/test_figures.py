@@ -227,7 +227,7 @@ def test_errors_of_a_ratio_are_measured_minus_true() -> None:
     # The true ratio is 0.5; those measured are 0.525, 0.475 and 0.55, and one film has none.
     made = anatomy.measure_ratio([chest_truth()] * 4, [chest(0.42), chest(0.38), None, chest(0.44)])
 
-    spread = 1.96 * np.std([0.025, -0.025, 0.05], ddof=1)
+    spread = 1.96 * float(np.std([0.025, -0.025, 0.05], ddof=1))
     expected = {"films": 3, "share_measured": 0.75, "error_of_constant": 0, "mean_absolute_error": 1 / 30}
     expected |= {"bias": 0.05 / 3, "lower": 0.05 / 3 - spread, "upper": 0.05 / 3 + spread}
     assert made == pytest.approx(expected, abs=1e-6)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -264,8 +265,9 @@ def test_losses_of_sentences_are_zero_where_there_are_none(
 @pytest.fixture(scope="module")
 def generator() -> SentenceGenerator:
     torch.manual_seed(3)
-    sizes = {"width": 8, "layers": 2, "heads": 2, "prefix_length": 3, "prefix_hidden": 8, "max_length": 9}
-    return SentenceGenerator(GeneratorSizes(vocabulary=SENTENCE_END + 1, positions=20, **sizes), dim=4)
+    sizes: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "prefix_length": 3, "prefix_hidden": 8}
+    sizes |= {"positions": 20, "max_length": 9}
+    return SentenceGenerator(GeneratorSizes(vocabulary=SENTENCE_END + 1, **sizes), dim=4)
 
 
 def test_logits_in_one_pass_are_those_of_one_token_at_a_time(generator: SentenceGenerator) -> None:

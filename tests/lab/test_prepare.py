@@ -296,9 +296,6 @@ def test_sets_on_mimic_need_it_prepared(tmp_path: Path, capsys: pytest.CaptureFi
     assert "prepare mimic to its end" in capsys.readouterr().err
 
 
-# ---- ChestX-ray14, and what radiologists read of its films
-
-
 def test_settings_are_chosen_on_films_of_others(prepared: Path) -> None:
     nih = prepared / "nih-out"
     complaints = {
@@ -322,9 +319,6 @@ def test_halves_divide_patients_and_boxes() -> None:
     assert not {name[:8] for name in first} & {name[:8] for name in second}
     assert abs(len(first) - len(second)) <= 4
     assert halves(names) == (first, second)
-
-
-# ---- VinDr-CXR
 
 
 def test_what_no_reader_said_is_no_label(tmp_path: Path) -> None:
@@ -370,9 +364,6 @@ def test_boxes_of_one_class_never_fuse_with_those_of_another() -> None:
         "b": [[0.0, 0.0, 10.0, 10.0], [90.0, 90.0, 100.0, 100.0]],
         "c": [[1, 1, 2, 2]],
     }
-
-
-# ---- MIMIC-CXR, MS-CXR and Chest ImaGenome
 
 
 def test_reports_are_read_by_their_sections_and_sentences_put_in_order() -> None:

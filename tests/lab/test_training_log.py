@@ -137,9 +137,6 @@ def test_a_stage_is_logged_and_kept_at_its_intervals_and_when_it_is_stopped(
         assert said == pytest.approx([value, value, 3 * value, rate])
 
 
-# --- jobs in several processes, here in threads -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Use threads for processes; returns how many were asked for."""
@@ -184,10 +181,12 @@ def test_a_job_that_fails_ends_the_others(threads: list[int]) -> None:
     def fail() -> None:
         raise OSError("no space")
 
-    work = [fail, *([partial(Event().wait, 0.005)] * 20)]
+    def work() -> None:
+        Event().wait(0.005)
+
     for count in (1, 2):
         with pytest.raises(OSError, match="no space"):
-            do_all(work, workers=count, stopped=lambda: False, finished=done.append)
+            do_all([fail, *[work] * 20], workers=count, stopped=lambda: False, finished=done.append)
     assert len(done) < 10 and threads == [2]
 
 
@@ -250,8 +249,8 @@ def test_parts_that_were_not_trained_keep_their_origin(tmp_path: Path) -> None:
 
 def test_a_manifest_has_the_settings_of_the_run_and_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = replace(read_manifest(VOCABULARIES.parent).sizes, views=None)
-    told = {"name": "mine", "version": "2", "licence": "none", "trained_on": "films", "intended_use": "tests"}
-    told |= {"gray": "mimic_jpg", "ages": Ages(least=18)}
+    told: dict[str, object] = {"name": "mine", "version": "2", "licence": "none", "gray": "mimic_jpg"}
+    told |= {"trained_on": "films", "intended_use": "tests", "ages": Ages(least=18)}
     heads = SimpleNamespace(scale=torch.tensor(2.0), offset=torch.tensor(-1.0))
     vocabulary = SimpleNamespace(learned=("lung", "heart"))
     model = SimpleNamespace(network=SimpleNamespace(sizes=sizes), heads=heads, vocabulary=vocabulary)
