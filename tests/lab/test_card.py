@@ -1,4 +1,4 @@
-"""A model card with figures that were made up: what it shows, what it keeps, and that the directory still opens."""
+"""A model card with figures that were made up: what it shows and keeps, with a directory that opens, and pictures."""
 
 from __future__ import annotations
 

@@ -60,9 +60,6 @@ AGAINST = ["--against", str(MODEL), "--out", "out.json"]
 FILMS, LISTED = ["--data", "boxes:films.jsonl"], ["--data", "films.csv"]
 
 
-# design §8; extra keys are allowed.
-
-
 @pytest.fixture(scope="module")
 def evaluated() -> EvaluatedModel:
     return open_model(MODEL, engine="torch", questions=read_questions(DEFAULT))

@@ -1,4 +1,4 @@
-"""Figures of evaluations against cases that were counted by hand, each by the library that computes it."""
+"""Figures of evaluations: against cases counted by hand, whole ones as recorded, and in what patients have no say."""
 
 from __future__ import annotations
 

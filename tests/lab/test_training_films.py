@@ -1,4 +1,4 @@
-"""Films as training sees them: what is true of them stays true, whatever is done to their pixels."""
+"""Films as training sees them: what is true of them stays true, whatever is done to pixels; what a step asks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training keeps of its steps, how it goes on, and how it shares work."""
+"""What a training keeps of its steps, how it goes on, how it shares work, and how its films are made ready."""
 
 from __future__ import annotations
 

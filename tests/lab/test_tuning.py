@@ -1,4 +1,4 @@
-"""Decisions chosen on films: better on made-up ones, never on films for tests or on a patient's own films."""
+"""Decisions and rules of places chosen on films: never on films for tests, nor on those of the patients they serve."""
 
 from __future__ import annotations
 
