@@ -1,4 +1,4 @@
-"""Steps of training: which weights learn, the losses as recorded, and what noise, short vocabularies and box tokens do."""
+"""Steps of training: which weights learn, losses as recorded, and what noise, short vocabularies and box tokens do."""
 
 from __future__ import annotations
 
