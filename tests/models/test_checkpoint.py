@@ -1,12 +1,12 @@
-"""Weights on disk: what is written is read and synced, what does not fit is refused, and what is drawn at random."""
+"""Weights on disk: what is written is read and synced, and what does not fit is refused."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -20,78 +20,49 @@ from models.checkpoint.assembly import INITIAL, UNTRAINED
 from models.checkpoint.files import REQUIRED, file_sha256, verify, write_stream
 from models.checkpoint.importer import new_directory
 from models.checkpoint.weights import load_network, load_stored, load_weights, release_pages, save_weights
-from models.contract import FilmReading, FindingState, PromptKind
 from models.engines.engine_files import EngineFiles
 from models.engines.proof import PROOF, Proof, write_proof
 from models.errors import ModelError
 from models.files import beside
 from models.join import main as join
-from models.manifest import MANIFEST, PUBLISHED_SIZES, WEIGHTS, Manifest, read_manifest, write_manifest
+from models.manifest import MANIFEST, PUBLISHED_SIZES, WEIGHTS, read_manifest, write_manifest
 from models.network.chex import Chex
-from models.reading.reader import ChexReader, open_reader
 from models.reading.tokenizers import VOCABULARIES
 from node.commands import read_files
-from node.read import decoding, prompts
+from node.read import prompts
 from node.store import files
 from tests.models.test_engine_files import FakeCompiler
-from tests.models.test_network import SIZES
 from tests.paths import REPOSITORY
 from tests.support import films
 from tests.support.fakes import ScriptedReader
 from tests.support.processes import mapped_kib
-from tests.support.random_model import DEFAULT_SEED, main
 
 LAYOUT = REPOSITORY.parent / "shared" / "chex" / "state_dict_layout.json"
 
 
 @pytest.fixture
-def network() -> Chex:
-    torch.manual_seed(3)
-    return Chex(SIZES).eval()
+def state(untrained_weights: Path) -> dict[str, Tensor]:
+    return load_weights(untrained_weights / WEIGHTS)
 
 
 @pytest.fixture
-def directory(tmp_path: Path, network: Chex) -> Path:
-    save_weights(tmp_path / WEIGHTS, network.state_dict())
-    (tmp_path / "vocab").mkdir()
-    for name in REQUIRED:
-        if name != WEIGHTS:
-            (tmp_path / name).write_text("there to be hashed")
-    write_manifest(tmp_path, manifest_of(tmp_path))
-    return tmp_path
+def directory(tmp_path: Path, untrained_weights: Path) -> Path:
+    return Path(shutil.copytree(untrained_weights, tmp_path / "model"))
 
 
-def manifest_of(directory: Path) -> Manifest:
-    """That of the shipped model, but for the sizes and the files."""
-    shipped = read_manifest(VOCABULARIES.parent)
-    return dataclasses.replace(
-        shipped,
-        sizes=SIZES,
-        views=None,
-        input=dataclasses.replace(shipped.input, size=SIZES.image_encoder.image_size),
-        files={name: file_sha256(directory / name) for name in REQUIRED},
-    )
-
-
-def test_weights_come_back_as_they_were(directory: Path, network: Chex) -> None:
-    loaded = load_network(directory)
+def test_weights_come_back_as_they_were_and_halves_as_float32(directory: Path, state: dict[str, Tensor]) -> None:
+    written = {name: weight + torch.randn_like(weight) for name, weight in state.items()}
+    save_weights(directory / WEIGHTS, written)
+    loaded, whole = load_network(directory), (directory / WEIGHTS).stat().st_size
+    save_weights(directory / WEIGHTS, written, half=True)
+    halves = load_weights(directory / WEIGHTS)
 
     assert not loaded.training
-    for key, tensor in network.state_dict().items():
-        assert torch.equal(loaded.state_dict()[key], tensor), key
-
-
-def test_weights_in_half_precision_are_loaded_as_float32(directory: Path, network: Chex) -> None:
-    state = network.state_dict()
-    whole = (directory / WEIGHTS).stat().st_size
-
-    save_weights(directory / WEIGHTS, state, half=True)
-
-    loaded = load_weights(directory / WEIGHTS)
     assert (directory / WEIGHTS).stat().st_size < 0.6 * whole
-    assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
-    for key, tensor in state.items():
-        torch.testing.assert_close(loaded[key], tensor, rtol=1e-3, atol=1e-4)
+    assert {tensor.dtype for tensor in halves.values()} == {torch.float32}
+    for key, tensor in written.items():
+        assert torch.equal(loaded.state_dict()[key], tensor), key
+        torch.testing.assert_close(halves[key], tensor, rtol=1e-3, atol=1e-4)
 
 
 def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) -> None:
@@ -108,26 +79,6 @@ def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) ->
     assert torch.equal(weights["large"], expected)
 
 
-def test_a_changed_file_is_named(directory: Path) -> None:
-    good = manifest_of(directory)
-    verify(directory, good)
-    content = bytearray((directory / WEIGHTS).read_bytes())
-    content[-1] ^= 1
-    (directory / WEIGHTS).write_bytes(content)
-
-    with pytest.raises(ModelError, match=rf"{WEIGHTS} is not the file that the manifest names"):
-        verify(directory, good)
-
-
-def test_an_absent_file_is_named(directory: Path) -> None:
-    claims = dataclasses.replace(
-        manifest_of(directory), files={**manifest_of(directory).files, "onnx/find.onnx": "0" * 64}
-    )
-
-    with pytest.raises(ModelError, match=r"onnx/find\.onnx cannot be read"):
-        verify(directory, claims)
-
-
 @pytest.mark.parametrize("count", [1, 3])
 def test_weights_that_are_not_as_many_as_their_shapes_are_not_written(tmp_path: Path, count: int) -> None:
     with pytest.raises(ValueError, match=f"{4 * count} bytes of weights for shapes of 8"):
@@ -136,77 +87,80 @@ def test_weights_that_are_not_as_many_as_their_shapes_are_not_written(tmp_path: 
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_a_manifest_that_lacks_a_needed_hash_is_refused(directory: Path, name: str) -> None:
-    files = {listed: sha256 for listed, sha256 in manifest_of(directory).files.items() if listed != name}
+    good = read_manifest(directory)
+    files = {listed: sha256 for listed, sha256 in good.files.items() if listed != name}
 
     with pytest.raises(ModelError, match=f"no hash of {name}"):
-        verify(directory, dataclasses.replace(manifest_of(directory), files=files))
+        verify(directory, replace(good, files=files))
 
 
-@pytest.mark.parametrize("name", ["/etc/hostname", "../outside", "vocab/../../outside", "C:\\outside", "..\\outside"])
-def test_a_manifest_that_names_a_file_elsewhere_is_refused(directory: Path, name: str) -> None:
-    files = {**manifest_of(directory).files, name: "0" * 64}
+def damage(directory: Path) -> None:
+    content = bytearray((directory / WEIGHTS).read_bytes())
+    content[-1] ^= 1
+    (directory / WEIGHTS).write_bytes(content)
 
-    with pytest.raises(ModelError, match="outside the model directory"):
-        verify(directory, dataclasses.replace(manifest_of(directory), files=files))
+
+def with_no_plain_file(make: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Make something called `other`, which is told although no file was opened: one of them is damaged."""
+
+    def change(directory: Path) -> None:
+        damage(directory)
+        make(directory / "other")
+
+    return change
+
+
+def move_vocabularies_behind_a_link(directory: Path) -> None:
+    shutil.move(directory / "vocab", directory / "elsewhere")
+    (directory / "vocab").symlink_to(directory / "elsewhere")
 
 
 @pytest.mark.parametrize(
-    ("make", "complaint"),
+    ("listed", "change", "complaint"),
     [
-        (os.mkfifo, "is not a regular file"),
-        (Path.mkdir, "is not a regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is a link"),
-        (lambda path: path.symlink_to(path.parent / WEIGHTS), "is a link"),
+        ((), damage, rf"{WEIGHTS} is not the file that the manifest names"),
+        (("onnx/find.onnx",), Path.stat, r"onnx/find\.onnx cannot be read"),
+        *(
+            ((name,), Path.stat, "outside the model directory")
+            for name in ("/etc/hostname", "../outside", "vocab/../../outside", "C:\\outside", "..\\outside")
+        ),
+        (("other",), with_no_plain_file(os.mkfifo), "is not a regular file"),
+        (("other",), with_no_plain_file(Path.mkdir), "is not a regular file"),
+        (("other",), with_no_plain_file(lambda path: path.symlink_to("/dev/zero")), "is a link"),
+        (("other",), with_no_plain_file(lambda path: path.symlink_to(path.parent / WEIGHTS)), "is a link"),
+        ((), move_vocabularies_behind_a_link, "vocab is a link"),
     ],
 )
-def test_a_manifest_that_names_no_plain_file_is_refused_unopened(
-    directory: Path, make: Callable[[Path], None], complaint: str
+def test_a_directory_that_is_not_as_its_manifest_says_is_refused(
+    directory: Path, listed: tuple[str, ...], change: Callable[[Path], object], complaint: str
 ) -> None:
-    files = {**manifest_of(directory).files, "other": "0" * 64}
-    (directory / WEIGHTS).write_bytes(b"damaged, but not looked at")
-    make(directory / "other")
+    good = read_manifest(directory)
+    verify(directory, good)
+    change(directory)
 
     with pytest.raises(ModelError, match=complaint):
-        verify(directory, dataclasses.replace(manifest_of(directory), files=files))
-
-
-def test_a_link_on_the_way_to_a_file_is_refused(directory: Path, tmp_path: Path) -> None:
-    shutil.move(directory / "vocab", tmp_path / "elsewhere")
-    (directory / "vocab").symlink_to(tmp_path / "elsewhere")
-
-    with pytest.raises(ModelError, match="vocab is a link"):
-        verify(directory, manifest_of(directory))
+        verify(directory, replace(good, files={**good.files, **dict.fromkeys(listed, "0" * 64)}))
 
 
 def without(state: dict[str, Tensor], key: str) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if name != key}
 
 
-def test_weights_that_do_not_fit_are_refused(directory: Path, network: Chex) -> None:
-    state = network.state_dict()
+def test_weights_that_do_not_fit_are_refused(directory: Path, state: dict[str, Tensor]) -> None:
     gate = "post_decoder.gate"
 
-    save_weights(directory / WEIGHTS, without(state, gate))
-    with pytest.raises(ModelError, match=rf"lacks 1 weights, first {gate}"):
-        load_network(directory)
-
-    save_weights(directory / WEIGHTS, {**state, "extra": torch.zeros(1)})
-    with pytest.raises(ModelError, match="has unknown 1 weights, first extra"):
-        load_network(directory)
-
-    save_weights(directory / WEIGHTS, {**state, gate: torch.zeros(2)})
-    with pytest.raises(ModelError, match=rf"{gate} is \[2\], the sizes of the manifest ask for \[1\]"):
-        load_network(directory)
-
-
-@pytest.mark.parametrize("content", [None, b"", b"not weights at all"])
-def test_damaged_weights_are_refused(directory: Path, content: bytes | None) -> None:
-    (directory / WEIGHTS).unlink()
-    if content is not None:
-        (directory / WEIGHTS).write_bytes(content)
-
-    with pytest.raises(ModelError, match="restore the model directory"):
-        load_network(directory)
+    for weights, complaint in (
+        (without(state, gate), rf"lacks 1 weights, first {gate}"),
+        ({**state, "extra": torch.zeros(1)}, "has unknown 1 weights, first extra"),
+        ({**state, gate: torch.zeros(2)}, rf"{gate} is \[2\], the sizes of the manifest ask for \[1\]"),
+    ):
+        save_weights(directory / WEIGHTS, weights)
+        with pytest.raises(ModelError, match=complaint):
+            load_network(directory)
+    for content in (b"not weights at all", b"", None):
+        (directory / WEIGHTS).unlink() if content is None else (directory / WEIGHTS).write_bytes(content)
+        with pytest.raises(ModelError, match="restore the model directory"):
+            load_network(directory)
 
 
 def test_full_size_has_the_published_parameter_counts() -> None:
@@ -249,52 +203,12 @@ def test_untied_embeddings_are_refused() -> None:
         )
 
 
-@pytest.fixture(scope="module")
-def reader(untrained_weights: Path) -> ChexReader:
-    return open_reader(untrained_weights, engine="torch", trusted="any")
-
-
-@pytest.fixture(scope="module")
-def reading(reader: ChexReader, chest_film: Path) -> FilmReading:
-    """The demonstration film, read as the node reads it."""
-    film = decoding.load(chest_film, gray=reader.manifest.gray, square=reader.square)
-    return reader.report(reader.look(film.gray), prompts.load("chexpert14").prompts)
-
-
-def test_equal_seeds_give_equal_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("one", "other"):
-        assert main(["--size", "small", str(tmp_path / name)]) == 0
-        assert f"seed {DEFAULT_SEED}" in capsys.readouterr().out
-
-    manifest = read_manifest(tmp_path / "one")
-    assert read_manifest(tmp_path / "other") == manifest
-    # Of numpy's raw streams, the same everywhere and for ever.
-    assert manifest.files[WEIGHTS] == "18ffe9a11c530eec0ec1ec81c08dfb57a614725537560551ea274b252e31d64f"
-    assert all(file_sha256(tmp_path / "one" / name) == sha256 for name, sha256 in manifest.files.items())
-
-
-def test_the_demonstration_film_shows_findings_of_every_state(reader: ChexReader, reading: FilmReading) -> None:
-    findings = [prompt for prompt in reading.prompts if prompt.kind is PromptKind.PATHOLOGY]
-    states = [finding.state for finding in findings]
-    decisions = reader.manifest.decisions
-
-    assert 3 <= states.count(FindingState.PRESENT) <= 6
-    assert states.count(FindingState.INDETERMINATE) >= 1
-    assert states.count(FindingState.ABSENT) >= 1
-    for finding in findings:
-        assert finding.probability is not None
-        threshold = decisions.threshold(finding.key)
-        # Far from what another processor's rounding could change.
-        assert abs(finding.probability - threshold) > 5e-3
-        assert abs(finding.probability - threshold + decisions.review_band) > 5e-3
-
-
 def rewritten(directory: Path, state: dict[str, Tensor], **changes: object) -> None:
     """Replace the weights of a model directory, and what its manifest says."""
     save_weights(directory / WEIGHTS, state)
     manifest = read_manifest(directory)
     files = {**manifest.files, WEIGHTS: file_sha256(directory / WEIGHTS)}
-    write_manifest(directory, dataclasses.replace(manifest, files=files, **changes))  # type: ignore[arg-type]
+    write_manifest(directory, replace(manifest, files=files, **changes))  # type: ignore[arg-type]
 
 
 def test_a_join_has_the_generator_of_one_model_and_all_else_of_the_other(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import signal
-import subprocess
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from threading import Event
-from types import SimpleNamespace
 
 import pytest
 
-from models import command, golden, program, train
-from models.checkpoint import __main__ as checkpoint
+from models import command, golden, program, progress, train
 from models.command import above_zero, exit_status, share
 from models.contract import StageDifference
 from models.errors import ModelError
@@ -36,31 +34,31 @@ def raises(error: BaseException) -> Callable[..., int]:
     return act
 
 
-def test_a_command_gets_its_arguments_and_ends_with_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_its_arguments_and_ends_with_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", ["python", "one", "--two"])
 
     assert ends(lambda arguments: 7 if arguments == ["one", "--two"] else 0) == 7
-
-
-def test_a_command_that_was_stopped_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
     assert ends(raises(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err == "stopped\n"
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"), [("sklearn.metrics", "evaluate"), ("pycocotools", "evaluate"), ("scipy.optimize", "train")]
+    ("module", "package", "extra"),
+    [
+        ("sklearn.metrics", "sklearn", "evaluate"),
+        ("pycocotools", "pycocotools", "evaluate"),
+        ("scipy.optimize", "scipy", "train"),
+    ],
 )
 def test_a_package_that_is_missing_is_named_with_its_extra(
-    module: str, extra: str, capsys: pytest.CaptureFixture[str]
+    module: str, package: str, extra: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ends(raises(ModuleNotFoundError(name=module))) == 2
 
-    package = module.partition(".")[0]
     assert f"error: {package} is missing; run pip install -c constraints.txt '.[{extra}]'" in capsys.readouterr().err
-
-
-def test_a_module_of_no_extra_is_an_error_of_the_program() -> None:
-    with pytest.raises(ModuleNotFoundError):
+    with pytest.raises(ModuleNotFoundError):  # a module of no extra is an error of the program
         command.run(raises(ModuleNotFoundError(name="models.lost")))
 
 
@@ -99,6 +97,22 @@ def test_an_installed_program_is_run_by_its_own_commands(monkeypatch: pytest.Mon
     assert [command_for(module) for module in asked] == expected
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_is_a_line_a_stage_and_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+
+    with progress.on(stream) as report:
+        report("taking [a].pth")
+        for done in range(1, 4):
+            report("write", done, 3)
+
+    if is_terminal:
+        assert "taking [a].pth" in stream.getvalue() and "100 %" in stream.getvalue()
+    else:
+        assert stream.getvalue() == "taking [a].pth\nwrite: 100 %\n"
+
+
 # --- models.train -----------------------------------------------------------------------------------------------------
 
 
@@ -112,69 +126,31 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-@pytest.mark.parametrize("of_views", [False, True])
-@pytest.mark.parametrize("stopped", [False, True])
-def test_a_training_says_where_its_model_lies_or_how_it_goes_on(
-    of_views: bool, stopped: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("of_views", "said"),
+    [
+        (False, "stopped; run python -m models.train my.toml to continue from here\n"),
+        (True, "stopped; nothing was written, run python -m models.train my.toml again\n"),
+    ],
+)
+def test_a_stopped_training_says_how_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], said: str, *, of_views: bool
 ) -> None:
-    run = SimpleNamespace(model=SimpleNamespace(name="tiny", version="3"))
-    asked = list[tuple[str, object, bool]]()
-    result = None if stopped else Path("out/model")
-
-    def train_by(given: object, stop: Event) -> Path | None:
+    def stopped(*given: object) -> None:
         signal.raise_signal(signal.SIGTERM)  # told to stop, it goes on to the end of a step
-        asked.append(("network", given, stop.is_set()))
-        return result
-
-    def train_views(given: object, _report: object, stop: Event) -> Path | None:
-        asked.append(("views", given, stop.is_set()))
-        return result
+        assert isinstance(given[-1], Event) and given[-1].is_set()
 
     monkeypatch.setattr(runfile, "is_view_run", lambda _: of_views)
     for name in ("read_run", "read_view_run"):
-        monkeypatch.setattr(runfile, name, lambda _: run)
-    monkeypatch.setattr(loop, "train_by", train_by)
-    monkeypatch.setattr(views, "train_views", train_views)
+        monkeypatch.setattr(runfile, name, lambda _: None)
+    monkeypatch.setattr(loop, "train_by", stopped)
+    monkeypatch.setattr(views, "train_views", stopped)
 
-    status = train.main(["my.toml"])
-
-    said = capsys.readouterr()
-    assert asked == [("views", run, False) if of_views else ("network", run, True)]
-    assert status == (130 if stopped else 0)
-    if stopped:
-        assert "my.toml again" in said.err if of_views else "my.toml to continue" in said.err
-        assert said.out == ""
-    else:
-        assert said.out.startswith("out/model: has a view head" if of_views else "out/model: tiny 3\n")
-
-
-@pytest.mark.usefixtures("handlers")
-def test_only_the_first_process_of_a_training_says_where_its_model_lies(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = SimpleNamespace(model=SimpleNamespace(name="tiny", version="3"))
-    monkeypatch.setattr(runfile, "is_view_run", lambda _: False)
-    monkeypatch.setattr(runfile, "read_run", lambda _: run)
-    monkeypatch.setattr(loop, "train_by", lambda *_: Path("out/model"))
-    monkeypatch.setenv("RANK", "1")
-
-    assert train.main(["my.toml"]) == 0
-    assert capsys.readouterr().out == ""
+    assert train.main(["my.toml"]) == 130
+    assert capsys.readouterr() == ("", said)
 
 
 # --- models.checkpoint ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("ended", "status"), [(0, 0), (1, 1), (2, 1), (-9, 1)])
-def test_an_import_ends_as_its_export_does(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ended: int, status: int
-) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: subprocess.CompletedProcess(command, ended))
-
-    assert checkpoint._export(Path("model")) == status
-
-    said = capsys.readouterr()
-    assert ("exported and proven" in said.out, "lacks only its graphs" in said.err) == (status == 0, status != 0)
 
 
 # --- models.golden ----------------------------------------------------------------------------------------------------
@@ -184,29 +160,27 @@ def near(max_abs: float) -> StageDifference:
     return StageDifference(max_abs=max_abs, tolerance=1e-4)
 
 
-def compared(**changes: object) -> Comparison:
-    kwargs: dict[str, object] = {
-        "arrays": {"img/x": near(5e-5), "txt/ids": near(0.0), "given": near(0.0)},
-        "given": frozenset({"given"}),
-        "parts": {"image": "img/x"},
-        "texts": {"sg/sentences": True},
-        "exact": frozenset({"txt/ids"}),
-        "missing": (),
-        "broken": {},
-    }
-    return Comparison(**(kwargs | changes))  # type: ignore[arg-type]
+GOOD = Comparison(
+    arrays={"img/x": near(5e-5), "txt/ids": near(0.0), "given": near(0.0)},
+    given=frozenset({"given"}),
+    parts={"image": "img/x"},
+    texts={"sg/sentences": True},
+    exact=frozenset({"txt/ids"}),
+    missing=(),
+    broken={},
+)
 
 
 def test_a_comparison_is_told_line_by_line() -> None:
-    good, bad = compared(), near(2e-3)
-    wrong = compared(
-        arrays={"img/x": bad, "txt/ids": near(1.0)},
+    wrong = replace(
+        GOOD,
+        arrays={"img/x": near(2e-3), "txt/ids": near(1.0)},
         texts={"sg/sentences": False},
         missing=("rg/x",),
         broken={"rg": "no"},
     )
 
-    assert list(golden.lines(good)) == [
+    assert list(golden.lines(GOOD)) == [
         f"{'image':28} largest difference 5.0e-05, allowed 1e-04  (img/x)",
         "2 arrays and 1 texts compared, 1 inputs given: ids equal, texts equal, passed",
     ]
@@ -220,22 +194,19 @@ def test_a_comparison_is_told_line_by_line() -> None:
     assert told[-1].endswith("ids differ, texts differ, NOT PASSED")
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"arrays": {"img/x": near(2e-4), "txt/ids": near(0.0)}},
-        {"texts": {"sg/sentences": False}},
-        {"missing": ("rg/x",)},
-        {"broken": {"rg": "no"}},
-    ],
-)
-def test_all_that_is_recorded_must_be_near(changes: dict[str, object]) -> None:
-    assert compared().passed
-    assert not compared(**changes).passed
+def test_all_that_is_recorded_must_be_near() -> None:
+    far = {"img/x": near(2e-4), "txt/ids": near(0.0)}
+    endless = {"img/x": near(float("inf")), "txt/ids": near(0.0)}
+    silent, lacking, broken = {"sg/sentences": False}, ("rg/x",), {"rg": "no"}
 
-
-def test_an_infinite_difference_is_null_in_json() -> None:
-    document = golden.document(compared(arrays={"img/x": near(float("inf")), "txt/ids": near(0.0)}))
-
-    assert document["arrays"] == {"img/x": None, "txt/ids": 0.0}
+    assert GOOD.passed
+    for wrong in (
+        replace(GOOD, arrays=far),
+        replace(GOOD, texts=silent),
+        replace(GOOD, missing=lacking),
+        replace(GOOD, broken=broken),
+    ):
+        assert not wrong.passed
+    document = golden.document(replace(GOOD, arrays=endless))
+    assert document["arrays"] == {"img/x": None, "txt/ids": 0.0}, "JSON has no infinity"
     assert (document["passed"], document["ids_equal"], document["given"]) == (False, True, ["given"])

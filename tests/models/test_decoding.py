@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +20,10 @@ from models.engines import ENGINES, Engine, IntArray
 from models.engines.opening import open_engine, open_first
 from models.engines.proof import Precision
 from models.engines.scheduler import for_person
-from models.errors import ModelError
 from models.manifest import GeneratorSizes
 from models.network.attention import Mlp
 from models.network.packed_decoding import PackedWriter, Writing
-from models.network.products import LEAST_ROWS, Activation, Form, Product, int8_fault, product, with_least_rows
+from models.network.products import LEAST_ROWS, Activation, Form, int8_fault, product, with_least_rows
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import CHECK_EVERY, ROWS, StaticWriter, Step
 from models.reading.tokenizers import SENTENCE_END
@@ -49,9 +50,15 @@ def generator() -> SentenceGenerator:
     return generator
 
 
-@pytest.fixture(scope="module")
-def features() -> Tensor:
-    return 3 * torch.randn(4, 16, generator=torch.Generator().manual_seed(11))
+def drawn(count: int, dim: int = 16, *, seed: int = 11) -> Tensor:
+    return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def form_or_skip(form: Form) -> Form:
+    """Return a form; int8 needs a processor that computes in it."""
+    if form == "int8" and (fault := int8_fault()):
+        pytest.skip(fault)
+    return form
 
 
 def written_without_cache(generator: SentenceGenerator, feature: Tensor, max_length: int) -> list[int]:
@@ -66,31 +73,17 @@ def written_without_cache(generator: SentenceGenerator, feature: Tensor, max_len
     return ids
 
 
-def test_sentences_are_those_of_a_decoder_without_cache(generator: SentenceGenerator, features: Tensor) -> None:
-    ids = generator.write(features, max_length=30)
+def test_sentences_are_those_of_a_decoder_without_cache(generator: SentenceGenerator) -> None:
+    ids = generator.write(drawn(4), max_length=30)
 
-    alone = [written_without_cache(generator, feature, 30) for feature in features]
+    alone = [written_without_cache(generator, feature, 30) for feature in drawn(4)]
     assert len({len(sentence) for sentence in alone}) > 1, "the sentences of this test must end at different times"
     longest = max(len(sentence) for sentence in alone)
     assert longest < 30, "the sentences of this test must end before their limit"
     assert ids.tolist() == [sentence + [SENTENCE_END] * (longest - len(sentence)) for sentence in alone]
-
-
-@pytest.mark.parametrize("max_length", [0, 41])
-def test_a_length_the_network_has_no_positions_for_is_refused(
-    generator: SentenceGenerator, features: Tensor, max_length: int
-) -> None:
-    with pytest.raises(ValueError, match=r"1\.\.40"):
-        generator.write(features, max_length=max_length)
-
-
-def test_prefix_is_read_position_slowest(generator: SentenceGenerator, features: Tensor) -> None:
-    flat = generator.prefix(features).reshape(4, 5, 3, 2, 4, 8)
-
-    prefix = generator.prefix_key_values(features)
-
-    assert prefix.shape == (3, 2, 4, 4, 5, 8)
-    assert torch.equal(prefix[2, 1, 3, 0, 4], flat[3, 4, 2, 1, 0])
+    for length in (0, 41):
+        with pytest.raises(ValueError, match=r"1\.\.40"):
+            generator.write(drawn(4), max_length=length)
 
 
 FORMS: tuple[Form, ...] = ("float32", "int8")
@@ -136,10 +129,6 @@ class Heard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left
         return {place for name, _, place in self.heard if name.split(".")[1].endswith("_")}
 
 
-def drawn(count: int, dim: int = 16, *, seed: int = 11) -> Tensor:
-    return 3 * torch.randn(count, dim, generator=torch.Generator().manual_seed(seed))
-
-
 class WholeWriter(PackedWriter):
     """Writes sentences to their end."""
 
@@ -155,14 +144,13 @@ def writer_of(generator: SentenceGenerator, *, form: Form = "float32", max_lengt
     return WholeWriter(generator, max_length=max_length, form=form)
 
 
-@pytest.mark.parametrize("count", [1, 2, 9, 33])
-@pytest.mark.parametrize("max_length", [1, 2, 8, 40])
-def test_packed_ids_are_those_of_the_generator(generator: SentenceGenerator, count: int, max_length: int) -> None:
-    features = drawn(count)
+@pytest.mark.parametrize("count", [0, 1, 2, 9, ROWS[-1] + 1])
+@pytest.mark.parametrize("max_length", [1, 2, CHECK_EVERY, CHECK_EVERY + 1, 40])
+def test_all_decodings_write_the_same_ids(generator: SentenceGenerator, count: int, max_length: int) -> None:
+    expected = generator.write(drawn(count), max_length=max_length).tolist()
 
-    ids = writer_of(generator, max_length=max_length).write(features)
-
-    assert torch.equal(ids, generator.write(features, max_length=max_length))
+    assert writer_of(generator, max_length=max_length).write(drawn(count)).tolist() == expected
+    assert StaticWriter(generator, max_length=max_length).write(drawn(count)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -181,11 +169,6 @@ def test_another_prefix_writes_the_same_in_both_decodings(sizes: GeneratorSizes)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_no_feature_is_no_sentence_in_either_form(generator: SentenceGenerator, form: Form) -> None:
-    assert len(writer_of(generator, form=form_or_skip(form)).write(drawn(0))) == 0
-
-
-@pytest.mark.parametrize("form", FORMS)
 def test_a_sentence_alone_and_in_company_is_the_same(generator: SentenceGenerator, form: Form) -> None:
     features, writer = drawn(32), writer_of(generator, form=form_or_skip(form))
 
@@ -197,6 +180,7 @@ def test_a_sentence_alone_and_in_company_is_the_same(generator: SentenceGenerato
         alone = writer.write(feature.unsqueeze(0))[0]
         assert alone.tolist() == expected[: len(alone)].tolist()
         assert (expected[len(alone) :] == SENTENCE_END).all()
+    assert len(writer.write(drawn(0))) == 0
 
 
 def test_equal_features_are_computed_once(generator: SentenceGenerator) -> None:
@@ -228,43 +212,18 @@ def rows_of_steps(ids: Tensor) -> list[int]:
     return [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
 
 
-def test_a_token_is_generated_in_as_many_parts_as_layers(generator: SentenceGenerator) -> None:
-    writer = writer_of(generator)
-    writing = writer.start(drawn(4))
-
-    prefix_parts = len(list(writer.join([writing])))
-    token_parts = len(list(writer.step([writing])))
-
-    assert (prefix_parts, token_parts) == (generator.sizes.layers + 1, generator.sizes.layers)
-    assert writing.place == 1
-
-
-def test_a_token_that_was_left_half_way_may_be_begun_anew(generator: SentenceGenerator) -> None:
+def test_a_token_has_as_many_parts_as_layers_and_may_be_begun_anew_half_way(generator: SentenceGenerator) -> None:
     features, writer = drawn(4), writer_of(generator)
     writing = writer.start(features)
-    list(writer.join([writing]))
 
+    assert len(list(writer.join([writing]))) == generator.sizes.layers + 1
     while not writing.is_over:
+        place = writing.place
         next(writer.step([writing]))
-        list(writer.step([writing]))
+        assert len(list(writer.step([writing]))) == generator.sizes.layers
+        assert writing.place == place + 1
 
     assert torch.equal(writing.ids, writer.write(features))
-
-
-def test_packed_weights_give_the_shipped_model_the_same_ids(phantom_model: Path) -> None:
-    network = load_network(phantom_model)
-    features = drawn(5, network.sizes.dim)
-
-    with torch.no_grad():
-        expected = network.generator.write(features, max_length=24)
-    assert torch.equal(writer_of(network.generator, max_length=24).write(features), expected)
-
-
-def form_or_skip(form: Form) -> Form:
-    """Return a form; int8 needs a processor that computes in it."""
-    if form == "int8" and (fault := int8_fault()):
-        pytest.skip(fault)
-    return form
 
 
 def test_products_of_eight_bits_are_close_for_each_row() -> None:
@@ -300,29 +259,10 @@ def test_an_engine_says_that_sentences_are_of_eight_bits(phantom_model: Path, en
     assert open_first(phantom_model, engine=engine).engine.name == engine
 
 
-def test_a_gpu_engine_refuses_eight_bits(phantom_model: Path) -> None:
-    with pytest.raises(ModelError, match="int8 is for a CPU"):
-        open_first(phantom_model, engine="torch-cuda", precision="int8")
-
-
-def write_static(generator: SentenceGenerator, features: Tensor, *, max_length: int) -> Tensor:
-    return StaticWriter(generator, max_length=max_length).write(features)
-
-
-@pytest.mark.parametrize("count", [0, 1, 2, 9, ROWS[-1] + 1])
-@pytest.mark.parametrize("max_length", [1, 2, CHECK_EVERY, CHECK_EVERY + 1, 40])
-def test_ids_are_those_of_the_other_decoding(generator: SentenceGenerator, count: int, max_length: int) -> None:
-    features = drawn(count)
-
-    assert torch.equal(
-        write_static(generator, features, max_length=max_length), generator.write(features, max_length=max_length)
-    )
-
-
 def test_the_device_is_waited_for_once_in_a_few_tokens(generator: SentenceGenerator) -> None:
-    features, last = drawn(9), 2  # the sum that trims the sentences, and the check that ends them
+    last = 2  # the sum that trims the sentences, and the check that ends them
     with Heard() as calls:
-        ids = write_static(generator, features, max_length=40)
+        ids = StaticWriter(generator, max_length=40).write(drawn(9))
 
     assert ids.shape[1] > CHECK_EVERY
     waits = [name for name, *_ in calls.heard].count("aten._local_scalar_dense.default")
@@ -396,13 +336,12 @@ def test_the_peer_writes_what_the_generator_writes(generator: SentenceGenerator)
 
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100, 116, 128)
-SHAPES = ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))
+PRODUCTS: list[tuple[tuple[int, int], Activation]] = [
+    *(((outputs, 32), activation) for outputs in (100, 1024, 4096) for activation in ("gelu", "gelu_tanh")),
+    *((shape, "none") for shape in ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))),
+]
 """Outputs and inputs of layers, small and as published; the last makes oneDNN multiply one row in another way."""
 COMPANIES = ((1, 1), (2, 5), (29, 1, 3), (7, 29, 29, 29), (1, 1, 1, 1, 1))
-
-
-def alone(writer: WholeWriter, features: Tensor) -> list[list[int]]:
-    return [[int(token) for token in ids] for ids in writer.write(features)]
 
 
 def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[list[list[int]]]:
@@ -418,41 +357,28 @@ def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[li
             active.extend(new)
         list(writer.step([writing for writing in active if not writing.is_over]))
         tokens += 1
-    return [[[int(token) for token in ids] for ids in writing.ids] for writing in writings]
-
-
-@RUNTIMES
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_no_bit_of_a_product_depends_on_the_rows_beside_it(form: Form, shape: tuple[int, int]) -> None:
-    weight, rows = 0.02 * drawn(*shape), drawn(COUNTS[-1], shape[1], seed=5)
-
-    assert_alone_and_in_company(product(weight, None, form=form_or_skip(form)), rows)
+    return [writing.ids.tolist() for writing in writings]
 
 
 @RUNTIMES
 @pytest.mark.parametrize("threads", [2, 3, 6])
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-@pytest.mark.parametrize("outputs", [1024, 4096, 100])
+@pytest.mark.parametrize(("shape", "activation"), PRODUCTS)
 @pytest.mark.parametrize("form", FORMS)
-def test_no_bit_of_an_activation_depends_on_the_rows_beside_it(
-    form: Form, outputs: int, activation: Activation, threads: int
+def test_no_bit_of_a_product_depends_on_the_rows_beside_it(
+    form: Form, activation: Activation, shape: tuple[int, int], threads: int
 ) -> None:
-    weight, rows, before = 0.2 * drawn(outputs, 32), drawn(COUNTS[-1], 32, seed=5), torch.get_num_threads()
+    """Each row gives the same bits alone, with others, and at another place."""
+    weight, rows, before = 0.02 * drawn(*shape), drawn(COUNTS[-1], shape[1], seed=5), torch.get_num_threads()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(2))
+    multiply = product(weight, None, form=form_or_skip(form), activation=activation)
     torch.set_num_threads(threads)
     try:
-        assert_alone_and_in_company(product(weight, None, form=form_or_skip(form), activation=activation), rows)
+        expected = torch.cat([multiply(row.unsqueeze(0)) for row in rows])
+        for count in COUNTS:
+            assert torch.equal(multiply(rows[:count]), expected[:count]), count
+            assert torch.equal(multiply(rows[order[:count]]), expected[order[:count]]), count
     finally:
         torch.set_num_threads(before)
-
-
-def assert_alone_and_in_company(multiply: Product, rows: Tensor) -> None:
-    """Require that each row gives the same bits alone, with others, and at another place."""
-    expected = torch.cat([multiply(row.unsqueeze(0)) for row in rows])
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(2))
-    for count in COUNTS:
-        assert torch.equal(multiply(rows[:count]), expected[:count]), count
-        assert torch.equal(multiply(rows[order[:count]]), expected[order[:count]]), count
 
 
 @RUNTIMES
@@ -483,7 +409,7 @@ def test_ids_are_the_same_alone_and_in_company(
 
     found = together(writer, parts, late=late)
 
-    assert found == [alone(writer, part) for part in parts]
+    assert found == [writer.write(part).tolist() for part in parts]
 
 
 @RUNTIMES
@@ -493,7 +419,8 @@ def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, pre
     engine = open_engine(phantom_model, engine="torch", precision=precision)
     dim = load_generator(phantom_model).sizes.dim
     asked = [drawn(count, dim, seed=place).numpy() for place, count in enumerate((29, 1, 29, 2, 29, 1, 7, 29))]
-    expected = [engine.write(features) for features in asked]
+    with torch.inference_mode():  # a caller may be in it or not
+        expected = [engine.write(features) for features in asked]
 
     found = _at_once(engine, asked)
 
@@ -501,33 +428,14 @@ def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, pre
         assert np.array_equal(ids, ids_alone)
 
 
-@RUNTIMES
-def test_a_caller_may_be_in_inference_mode_or_not(phantom_model: Path) -> None:
-    engine = open_engine(phantom_model, engine="torch")
-    features = drawn(3, load_generator(phantom_model).sizes.dim).numpy()
-
-    with torch.inference_mode():
-        found = engine.write(features)
-
-    assert np.array_equal(found, engine.write(features))
-
-
 def _at_once(engine: Engine, asked: list[np.ndarray]) -> list[IntArray]:
     """Let callers write at the same time; those with few features are people."""
-    found: dict[int, IntArray] = {}
     begin = threading.Barrier(len(asked))
 
-    def write(place: int) -> None:
+    def write(features: np.ndarray) -> IntArray:
         begin.wait()
-        if len(asked[place]) > 2:
-            found[place] = engine.write(asked[place])
-            return
-        with for_person():
-            found[place] = engine.write(asked[place])
+        with for_person() if len(features) <= 2 else nullcontext():
+            return engine.write(features)
 
-    threads = [threading.Thread(target=write, args=(place,)) for place in range(len(asked))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return [found[place] for place in range(len(asked))]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        return list(pool.map(write, asked, timeout=60))

@@ -7,36 +7,35 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TypeVar
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from export.to_onnx import load_graph
 from models.checkpoint.weights import load_network
 from models.contract import PromptKind, ReaderPrompt, StageDifference
-from models.engines import ENGINES, GPU_ENGINES, Engine, EngineUnavailable, FloatArray
+from models.engines import ENGINES, GPU_ENGINES, Engine, EngineUnavailable, FloatArray, IntArray
 from models.engines.comparison import EVERY, FLOAT16, WatchedEngine, worst
 from models.engines.devices import CPU, CudaGpu, device_errors, driver_version
 from models.engines.opening import open_engine, open_first
-from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, weights_path
+from models.engines.proof import FLOAT16_STAGES, PROOF, STAGES, VIEW, graph_path, hash_graphs, read_proof, write_proof
 from models.engines.scheduler import SHORT, UNLIMITED, Most, Scheduler
 from models.engines.staged_engine import RANGES, Inputs, StagedEngine
 from models.engines.torch_engine import most_at_once, open_cpu_writer, run_by, use_threads
 from models.errors import DeviceError, DeviceLost, ModelError
-from models.manifest import MANIFEST, NetworkSizes, read_manifest
-from models.reading.reader import ChexReader
-from models.reading.tokenizers import PromptTokenizer, SentenceTokenizer
+from models.manifest import MANIFEST, WEIGHTS, NetworkSizes, read_manifest
 from node.read import prompts
 from tests.support.engine_checks import write_well_formed_sentences
-from tests.support.scripted_engine import DIM, EDEMA, ScriptedEngine, reader_of
+from tests.support.scripted_engine import DIM, ScriptedEngine, reader_of
 
-RUNTIMES = pytest.mark.drill(part="runtimes")
+REMEDY = r"python -m export\.build --model"
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -47,10 +46,6 @@ def engine(request: pytest.FixtureRequest, phantom_model: Path) -> Engine:
 @pytest.fixture(scope="module")
 def sizes(phantom_model: Path) -> NetworkSizes:
     return read_manifest(phantom_model).sizes
-
-
-def _copy(model: Path, folder: Path) -> Path:
-    return Path(shutil.copytree(model, folder / "model"))
 
 
 def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, sizes: NetworkSizes) -> None:
@@ -74,111 +69,92 @@ def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, s
         assert found.features.shape == described.shape == (films, asked, dim)
 
 
-def test_films_are_encoded_independently(engine: Engine) -> None:
-    pixels = np.random.default_rng(2).normal(size=(3, 224, 224)).astype(np.float32)
-
-    together, alone = engine.encode_image(pixels), engine.encode_image(pixels[1:2])
-
-    assert together.features[1:2] == pytest.approx(alone.features, abs=1e-4)
-
-
-def test_a_sentence_begins_with_its_mark_and_keeps_its_length(engine: Engine, sizes: NetworkSizes) -> None:
-    write_well_formed_sentences(engine, sizes, count=4)
-
-
-def test_an_engine_may_be_called_from_several_threads(engine: Engine) -> None:
+def test_films_are_encoded_alone_together_and_from_several_threads(engine: Engine) -> None:
     pixels = np.random.default_rng(4).normal(size=(6, 1, 224, 224)).astype(np.float32)
-    expected = [engine.encode_image(film).cls for film in pixels]
+    alone = [engine.encode_image(film).cls for film in pixels]
 
+    together = engine.encode_image(pixels[:, 0]).cls
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda film: engine.encode_image(film).cls, pixels))
 
-    assert all(np.array_equal(wanted, other) for wanted, other in zip(expected, found, strict=True))
+    assert all(np.array_equal(wanted, other) for wanted, other in zip(alone, found, strict=True))
+    assert together == pytest.approx(np.concatenate(alone), abs=1e-4)
 
 
-def test_both_engines_write_the_same_sentences(phantom_model: Path) -> None:
-    dim = read_manifest(phantom_model).sizes.dim
-    features = np.random.default_rng(5).normal(size=(5, dim)).astype(np.float32)
+def test_both_engines_write_the_same_well_formed_sentences(phantom_model: Path, sizes: NetworkSizes) -> None:
+    engines = [open_engine(phantom_model, engine=name) for name in ENGINES]
 
-    torch_ids, onnx_ids = (open_engine(phantom_model, engine=name).write(features) for name in ENGINES)
+    torch_ids, onnx_ids = (write_well_formed_sentences(engine, sizes, count=5) for engine in engines)
 
     assert np.array_equal(torch_ids, onnx_ids)
 
 
-@pytest.mark.parametrize("name", [*ENGINES, *GPU_ENGINES])
-def test_a_directory_with_one_changed_byte_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
-    model = _copy(phantom_model, tmp_path)
-    weights = bytearray((phantom_model / "weights.safetensors").read_bytes())
-    weights[-1] ^= 1
-    (model / "weights.safetensors").write_bytes(bytes(weights))
-
-    with pytest.raises(ModelError, match=r"weights\.safetensors"):
-        open_engine(model, engine=name)
+def without(name: str) -> Callable[[Path], None]:
+    return lambda model: (model / name).unlink()
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_a_directory_whose_vocabularies_have_no_hash_is_refused(phantom_model: Path, tmp_path: Path, name: str) -> None:
-    model = _copy(phantom_model, tmp_path)
-    lines = (phantom_model / MANIFEST).read_text().splitlines()
-    (model / MANIFEST).write_text("\n".join(line for line in lines if not line.startswith('"vocab/')))
+def with_another_byte(name: str) -> Callable[[Path], None]:
+    def change(model: Path) -> None:
+        content = bytearray((model / name).read_bytes())
+        content[-1] ^= 1
+        (model / name).write_bytes(content)
 
-    with pytest.raises(ModelError, match="no hash of vocab/"):
-        open_engine(model, engine=name)
-
-
-def _without_graph(model: Path) -> None:
-    (model / "onnx" / "find.onnx").unlink()
+    return change
 
 
-def _without_proof(model: Path) -> None:
-    (model / PROOF).unlink()
-
-
-def _with_another_graph(model: Path) -> None:
-    shutil.copyfile(model / "onnx" / "describe.onnx", model / "onnx" / "find.onnx")
-
-
-def _without_the_weights_of_a_graph(model: Path) -> None:
-    weights_path(graph_path(model, "find")).unlink()
-
-
-def _with_another_number_in_the_weights_of_a_graph(model: Path) -> None:
-    path = weights_path(graph_path(model, "find"))
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def _with_a_proof_that(**changes: object) -> Callable[[Path], None]:
+def with_a_proof_that(**changes: object) -> Callable[[Path], None]:
     def change(model: Path) -> None:
         (model / PROOF).write_text(json.dumps(json.loads((model / PROOF).read_text()) | changes))
 
     return change
 
 
+def without_hashes_of_vocabularies(model: Path) -> None:
+    lines = (model / MANIFEST).read_text().splitlines()
+    (model / MANIFEST).write_text("\n".join(line for line in lines if not line.startswith('"vocab/')))
+
+
+def for_phrases_of_one_length(model: Path) -> None:
+    graph = load_graph(graph_path(model, "encode_prompts"))
+    graph.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 77
+    onnx.save(graph, graph_path(model, "encode_prompts"))
+    proof = read_proof(model)
+    assert proof is not None
+    write_proof(model, replace(proof, graphs=hash_graphs(model)))
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "engines", "complaint"),
     [
-        _without_graph,
-        _without_proof,
-        _with_another_graph,
-        _without_the_weights_of_a_graph,
-        _with_another_number_in_the_weights_of_a_graph,
-        _with_a_proof_that(weights_sha256="0" * 64),
-        _with_a_proof_that(passed=False),
-        _with_a_proof_that(stages={"find": {"max_abs": 0.0, "tolerance": 1e-4}}),
-        _with_a_proof_that(stages={stage: {"max_abs": 1e-2, "tolerance": 1e-4} for stage in STAGES}),
-        _with_a_proof_that(stages=None),
+        (with_another_byte(WEIGHTS), (*ENGINES, *GPU_ENGINES), r"weights\.safetensors"),
+        (without_hashes_of_vocabularies, ENGINES, "no hash of vocab/"),
+        (for_phrases_of_one_length, ["onnx"], r"one length only; run .*export\.build again"),
+        (without("onnx/find.onnx"), ["onnx"], f"graph of find; .*{REMEDY}"),
+        (without("onnx/view.onnx"), ["onnx"], f"graph of view; .*{REMEDY}"),
+        (without("onnx/find.onnx.data"), ["onnx"], REMEDY),
+        (without(PROOF), ["onnx"], REMEDY),
+        (with_another_byte("onnx/find.onnx"), ["onnx"], REMEDY),
+        (with_another_byte("onnx/find.onnx.data"), ["onnx"], REMEDY),
+        (with_a_proof_that(weights_sha256="0" * 64), ["onnx"], REMEDY),
+        (with_a_proof_that(passed=False), ["onnx"], REMEDY),
+        (with_a_proof_that(stages={"find": {"max_abs": 0.0, "tolerance": 1e-4}}), ["onnx"], REMEDY),
+        (
+            with_a_proof_that(stages={stage: {"max_abs": 1e-2, "tolerance": 1e-4} for stage in (*STAGES, VIEW)}),
+            ["onnx"],
+            REMEDY,
+        ),
+        (with_a_proof_that(stages=None), ["onnx"], REMEDY),
     ],
 )
-def test_graphs_without_proof_are_refused_and_the_remedy_named(
-    phantom_model: Path, tmp_path: Path, change: Callable[[Path], None]
+def test_a_changed_directory_is_refused_and_the_remedy_named(
+    phantom_model: Path, tmp_path: Path, change: Callable[[Path], None], engines: Sequence[str], complaint: str
 ) -> None:
-    model = _copy(phantom_model, tmp_path)
+    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
     change(model)
 
-    with pytest.raises(ModelError, match=r"python -m export\.build --model"):
-        open_engine(model, engine="onnx")
+    for name in engines:
+        with pytest.raises(ModelError, match=complaint):
+            open_engine(model, engine=name)
 
 
 @pytest.mark.parametrize("asked, used", [(2, 2), (0, 1)])
@@ -250,45 +226,39 @@ T = TypeVar("T")
 class Counted(Scheduler):
     """Counts the turns."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.turns = 0
+    turns = 0
 
     def call(self, function: Callable[[], T]) -> T:
         self.turns += 1
         return function()
 
 
-def counted(calls: Counted, run: Callable[[Inputs], Sequence[NDArray[np.generic]]], most: Most) -> StagedEngine:
+@pytest.mark.parametrize(
+    ("count", "most", "turns"), [(5, {"find": 2}, 3), (5, UNLIMITED, 1), (2, {"find": 2}, 1), (0, {"find": 2}, 1)]
+)
+def test_a_long_call_is_made_in_parts_that_keep_their_order(count: int, most: Most, turns: int) -> None:
     def run_stage(_stage: str, inputs: Inputs) -> list[FloatArray]:
-        return [array.astype(np.float32) for array in run(inputs)]
+        return [(inputs["a"].sum(axis=1) + inputs["b"]).astype(np.float32)]
 
-    return StagedEngine("counted", run=run_stage, write=lambda _: np.zeros((0, 0), int), scheduler=calls, most=most)
+    calls, inputs = Counted(), {"a": np.arange(2.0 * count).reshape(count, 2), "b": np.arange(1.0 * count)}
+    engine = StagedEngine("counted", run=run_stage, write=unwritten, scheduler=calls, most=most)
 
+    (outputs,) = engine.run_stage("find", inputs)
 
-def test_a_long_call_is_made_in_parts_that_keep_their_order() -> None:
-    calls, inputs = Counted(), {"a": np.arange(10.0).reshape(5, 2), "b": np.arange(5.0)}
-
-    outputs = counted(calls, lambda part: [part["a"].sum(axis=1) + part["b"]], {"find": 2}).run_stage("find", inputs)
-
-    assert calls.turns == 3
-    assert outputs[0].tolist() == [1, 6, 11, 16, 21]
+    assert calls.turns == turns
+    assert outputs.tolist() == [1, 6, 11, 16, 21][:count]
 
 
-@pytest.mark.parametrize(("count", "most"), [(5, UNLIMITED), (2, {"find": 2}), (0, {"find": 2})])
-def test_a_short_call_is_made_at_once(count: int, most: Most) -> None:
-    calls = Counted()
-
-    engine = counted(calls, lambda part: [part["a"]], most)
-
-    (outputs,) = engine.run_stage("find", {"a": np.zeros((count, 3))})
-
-    assert calls.turns == 1
-    assert outputs.shape == (count, 3)
+def unwritten(features: FloatArray) -> IntArray:
+    return np.zeros((len(features), 0), np.int64)
 
 
 def test_an_engine_in_parts_computes_what_it_computes_at_once(phantom_model: Path) -> None:
-    whole, parted = (in_parts_of(phantom_model, most) for most in (UNLIMITED, SHORT))
+    network = load_network(phantom_model)
+    assert most_at_once(network) is UNLIMITED, "only a large network is computed in parts"
+    whole, parted = (
+        StagedEngine("torch", run=run_by(network, CPU), write=unwritten, most=most) for most in (UNLIMITED, SHORT)
+    )
     drawn = np.random.default_rng(5)
     pixels = drawn.normal(size=(3, 224, 224)).astype(np.float32)
     tokens = drawn.integers(1, 400, size=(5, 77))
@@ -303,28 +273,7 @@ def test_an_engine_in_parts_computes_what_it_computes_at_once(phantom_model: Pat
     np.testing.assert_allclose(found.features, expected.features, atol=2e-4)
 
 
-def test_only_a_large_network_is_computed_in_parts(phantom_model: Path) -> None:
-    assert most_at_once(load_network(phantom_model)) is UNLIMITED
-
-
-def in_parts_of(directory: Path, most: Most) -> Engine:
-    run = run_by(load_network(directory), CPU)
-    return StagedEngine("torch", run=run, write=lambda features: features.astype(np.int64), most=most)
-
-
-class Doubling:
-    """A runtime that doubles its first input, and remembers how much it was given at once."""
-
-    def __init__(self) -> None:
-        self.counts: list[int] = []
-
-    def __call__(self, stage: str, inputs: Inputs) -> Sequence[FloatArray]:
-        first = np.asarray(next(iter(inputs.values())), dtype=np.float32)
-        self.counts.append(len(first))
-        return [2 * first, first]
-
-
-def test_every_free_axis_of_the_graphs_has_a_range(phantom_model: Path) -> None:
+def test_every_free_axis_of_the_graphs_has_a_range_that_holds_what_the_reader_asks(phantom_model: Path) -> None:
     axes = {
         size.dim_param
         for stage in FLOAT16_STAGES
@@ -334,25 +283,12 @@ def test_every_free_axis_of_the_graphs_has_a_range(phantom_model: Path) -> None:
     }
 
     assert axes == set(RANGES)
-
-
-def test_ranges_hold_what_the_reader_asks() -> None:
-    chexpert = prompts.load("chexpert14").prompts
-
     assert all(1 == span.least <= span.usual <= span.most for span in RANGES.values())
-    assert RANGES["prompt"].usual == len(chexpert)
-    assert RANGES["prompt"].most >= 60
-    assert RANGES["film"].usual == 1
+    assert (RANGES["film"].usual, RANGES["prompt"].usual) == (1, len(prompts.load("chexpert14").prompts))
 
 
-def test_a_prompt_set_too_large_for_the_engine_is_refused_early(phantom_model: Path) -> None:
-    vocabularies = phantom_model / "vocab"
-    reader = ChexReader(
-        read_manifest(phantom_model),
-        StagedEngine("tensorrt", run=Doubling(), write=lambda features: features.astype(np.int64)),
-        PromptTokenizer(vocabularies),
-        SentenceTokenizer(vocabularies),
-    )
+def test_a_prompt_set_too_large_for_the_engine_is_refused_early() -> None:
+    reader = reader_of(ScriptedEngine([], [], name="tensorrt"))
     asked = prompts.load("chexpert14").prompts
     more = [ReaderPrompt(key=f"zone_{n}", kind=PromptKind.REGION, phrases=("zone",), negatives=()) for n in range(36)]
 
@@ -395,19 +331,6 @@ def test_one_number_that_is_far_off_fails_a_stage() -> None:
     assert (found["find.boxes"].max_abs, found["find.boxes"].passed) == (0.5, False)
 
 
-def test_a_film_that_is_reported_is_one_that_can_be_compared() -> None:
-    engine = watched()
-    reader = reader_of(engine)
-    film = np.zeros((300, 300), np.float32)
-
-    for _ in range(EVERY):
-        look = reader.look(film)
-    assert engine.parity == {}
-    reader.report(look, [EDEMA])
-
-    assert engine.parity["find.scores"].max_abs == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize("proven", [0.1, 0.9])
 def test_the_largest_difference_since_the_proof_is_kept(proven: float) -> None:
     engine = watched(**{"find.scores": StageDifference(max_abs=proven, tolerance=FLOAT16.scores)})
@@ -419,36 +342,26 @@ def test_the_largest_difference_since_the_proof_is_kept(proven: float) -> None:
     assert engine.parity["find.boxes"].max_abs == 0.0
 
 
-def met(error: Exception, *, lost: bool) -> Exception:
-    with pytest.raises(type(error) if not lost else ModelError) as caught, device_errors("GPU", is_lost=lambda: lost):
-        raise error
-    return caught.value
-
-
 @pytest.mark.parametrize(
     "error", [torch.AcceleratorError("illegal memory access"), ModelError("no"), RuntimeError("no")]
 )
 def test_an_error_means_a_lost_gpu_only_if_all_work_is_refused(error: Exception) -> None:
-    assert met(error, lost=False) is error
+    with pytest.raises(type(error)) as own, device_errors("GPU", is_lost=lambda: False):
+        raise error
+    with pytest.raises(DeviceLost, match=r"^GPU stopped computing") as lost, device_errors("GPU", is_lost=lambda: True):
+        raise error
 
-    lost = met(error, lost=True)
-    assert isinstance(lost, DeviceLost) and lost.__cause__ is error
-    assert str(lost).startswith("GPU stopped computing")
+    assert own.value is lost.value.__cause__ is error
 
 
-def test_full_memory_is_no_lost_gpu() -> None:
-    with pytest.raises(DeviceError, match="the memory of GPU is full") as full, device_errors("GPU", is_lost=_never):
+def test_neither_full_memory_nor_an_error_of_the_program_is_a_lost_gpu() -> None:
+    def never() -> bool:
+        raise AssertionError("waiting for the GPU tells nothing about its memory")
+
+    with pytest.raises(DeviceError, match="the memory of GPU is full") as full, device_errors("GPU", is_lost=never):
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
-
     assert not isinstance(full.value, DeviceLost)
-
-
-def _never() -> bool:
-    raise AssertionError("waiting for the GPU tells nothing about its memory")
-
-
-def test_an_error_of_the_program_stays_what_it_is() -> None:
-    with pytest.raises(KeyError), device_errors("GPU", is_lost=_never):
+    with pytest.raises(KeyError), device_errors("GPU", is_lost=never):
         raise KeyError("find")
 
 

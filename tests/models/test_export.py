@@ -6,22 +6,20 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from export import build, float16, graphs, parity
 from export.float16 import FLOAT16 as HALF
 from export.float16 import FLOAT32, to_float16
-from export.to_onnx import export_graphs, load_graph
+from export.to_onnx import load_graph
 from models.checkpoint.files import file_sha256
 from models.contract import StageDifference
 from models.engines import EngineUnavailable
@@ -32,6 +30,7 @@ from models.engines.proof import (
     PROOF,
     STAGES,
     VIEW,
+    Precision,
     graph_path,
     hash_graphs,
     read_proof,
@@ -39,52 +38,41 @@ from models.engines.proof import (
     write_proof,
 )
 from models.errors import ModelError
-from models.lab.training.runfile import read_run
 from models.manifest import read_manifest, write_manifest
-from models.network.chex import Chex
 from models.reading.tokenizers import VOCABULARIES
 from tests.support.scripted_engine import ScriptedEngine, reader_of
-from tests.support.training import write_run
 
 RUNTIMES = pytest.mark.drill(part="runtimes")
+THIRD = {"third": [1 / 3] * 3, "unused": [1.0] * 3}
+INNER, BETWEEN = "network.image_encoder.layers.0.attention.query", "network.image_encoder.layers.0"
 
 
-def _plant(graph: Path, *, seed: int) -> str:
-    """Add 1e-2 to one number of one weight matrix of a graph; returns the matrix's name."""
+def _plant(graph: Path, *, seed: int, amount: float) -> str:
+    """Add to one number of one weight matrix of a graph; returns the matrix's name."""
     random = np.random.default_rng(seed)
     model = load_graph(graph)
     # One row of an embedding counts only for its own token, so it is no fair hiding place.
     weights = [w for w in model.graph.initializer if len(w.dims) == 2 and min(w.dims) >= 64 and max(w.dims) < 1000]
     chosen = weights[random.integers(len(weights))]
     values = numpy_helper.to_array(chosen).copy()
-    values[tuple(random.integers(size) for size in values.shape)] += 1e-2
+    values[tuple(random.integers(size) for size in values.shape)] += amount
     chosen.CopyFrom(numpy_helper.from_array(values, chosen.name))
     onnx.save(model, graph)
     return str(chosen.name)
 
 
 def test_a_graph_is_read_with_the_weights_beside_it(phantom_model: Path, tmp_path: Path) -> None:
-    """Also where the file of the weights has two names."""
+    """Also where the file of the weights has two names; one that is damaged is named."""
     own, linked = (graph_path(Path(shutil.copytree(phantom_model, tmp_path / name)), "find") for name in ("a", "b"))
     (tmp_path / "another name").hardlink_to(weights_path(linked))
 
-    found, expected = load_graph(linked), onnx.load(own)
-
-    assert found == expected
+    assert load_graph(linked) == onnx.load(own)
     assert linked.stat().st_size < weights_path(linked).stat().st_size
-
-
-@pytest.mark.parametrize(
-    ("damage", "why"), [(Path.unlink, "cannot be read"), (lambda path: os.truncate(path, 9), "short")]
-)
-def test_weights_of_a_graph_that_are_damaged_are_named(
-    phantom_model: Path, tmp_path: Path, damage: Callable[[Path], None], why: str
-) -> None:
-    graph = graph_path(Path(shutil.copytree(phantom_model, tmp_path / "model")), "find")
-    damage(weights_path(graph))
-
-    with pytest.raises(ModelError, match=f"find.onnx.data .*{why}.*; export the graphs again"):
-        load_graph(graph)
+    os.truncate(weights_path(own), 9)
+    weights_path(linked).unlink()
+    for graph, why in ((own, "short"), (linked, "cannot be read")):
+        with pytest.raises(ModelError, match=f"find.onnx.data .*{why}.*; export the graphs again"):
+            load_graph(graph)
 
 
 @pytest.mark.parametrize("leaves_weights", [False, True])
@@ -116,15 +104,23 @@ def test_the_graphs_of_the_shipped_model_pass(phantom_model: Path, capsys: pytes
 
 
 # A trained network has numbers that change next to nothing, be they a hundredth more or less; here each counts.
-@pytest.mark.drill(part="runtimes")
-@pytest.mark.parametrize("stage", STAGES)
-def test_an_error_of_a_hundredth_in_one_weight_is_caught(
-    imported_model: Path, tmp_path: Path, stage: str, capsys: pytest.CaptureFixture[str]
+@RUNTIMES
+@pytest.mark.parametrize(
+    ("stage", "precision", "amount"), [*((stage, "float32", 1e-2) for stage in STAGES), ("find", "float16", 0.5)]
+)
+def test_an_error_in_one_weight_is_caught(
+    imported_half_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    stage: str,
+    precision: Precision,
+    amount: float,
 ) -> None:
-    model = Path(shutil.copytree(imported_model, tmp_path / "model"))
-    planted = _plant(graph_path(model, stage), seed=STAGES.index(stage))
+    model = Path(shutil.copytree(imported_half_model, tmp_path / "model"))
+    planted = _plant(graph_path(model, stage, precision), seed=STAGES.index(stage), amount=amount)
+    compared = ["torch", "onnx"] if precision == "float32" else ["onnx", "onnx-float16", "--films", "2"]
 
-    status = parity.main(["--model", str(model), "torch", "onnx", "--json"])
+    status = parity.main(["--model", str(model), *compared, "--json"])
     stages = json.loads(capsys.readouterr().out)["stages"]
 
     differing = {name.partition(".")[0] for name, result in stages.items() if result["max_abs"] > result["tolerance"]}
@@ -145,36 +141,43 @@ def test_engines_that_differ_do_not_pass(
 
 
 def test_a_build_leaves_proven_graphs_alone(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert build.main(["--model", str(phantom_model)]) == 0
-    written = {stage: graph_path(phantom_model, stage).stat().st_mtime_ns for stage in STAGES}
-    capsys.readouterr()
+    graphs = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
+    files = [path for graph in graphs for path in (graph, weights_path(graph))]
+    written = [path.stat().st_mtime_ns for path in files]
 
     assert build.main(["--model", str(phantom_model)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
-    assert written == {stage: graph_path(phantom_model, stage).stat().st_mtime_ns for stage in STAGES}
-
-
-def test_a_build_answers_a_program_with_one_json_document(
-    phantom_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert build.main(["--model", str(phantom_model), "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
 
+    result = json.loads(capsys.readouterr().out)
     assert set(result) == {"stages", "passed", "files"}
     assert result["passed"] is True
     assert {name.partition(".")[0] for name in result["stages"]} == {*STAGES, VIEW}
     assert all(stage["max_abs"] <= stage["tolerance"] for stage in result["stages"].values())
-    graphs = [graph_path(phantom_model, stage) for stage in (*STAGES, VIEW)]
-    files = [path for graph in graphs for path in (graph, weights_path(graph))]
     assert result["files"] == {f"onnx/{path.name}": file_sha256(path) for path in files}
+    assert [path.stat().st_mtime_ns for path in files] == written
 
 
-@pytest.mark.parametrize("options", [["--target", "tensorrt,cuda"], ["--engines", "engines"]])
-def test_a_build_without_a_known_target_for_its_engines_is_refused(
-    phantom_model: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "options", "said"),
+    [
+        (build.main, ["--target", "tensorrt,cuda"], "does not do; name onnx or onnx,tensorrt"),
+        (build.main, ["--engines", "engines"], "does not do; name onnx or onnx,tensorrt"),
+        (build.main, [], "name a model directory"),
+        (parity.main, ["torch", "torch"], "name a model directory"),
+    ],
+)
+def test_what_is_no_model_or_no_target_is_exit_2_with_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[[list[str]], int],
+    options: list[str],
+    said: str,
 ) -> None:
-    assert build.main(["--model", str(phantom_model), *options]) == 2
-    assert "does not do; name onnx or onnx,tensorrt" in capsys.readouterr().err
+    assert command(["--model", str(tmp_path), *options]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
 
 
 @pytest.mark.parametrize(("passed", "status", "said"), [(True, 0, "are proven"), (False, 1, "DIFFER")])
@@ -218,58 +221,30 @@ def test_a_proof_by_other_versions_does_not_stand(phantom_model: Path) -> None:
     assert graphs._standing_proof(phantom_model, manifest, {**versions, "onnx": "0"}) is None
 
 
-@pytest.mark.parametrize("command", [build.main, parity.main])
-def test_a_folder_that_is_no_model_is_exit_2_with_one_line(
-    tmp_path: Path, command: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    engines = ["torch", "torch"] if command is parity.main else []
-
-    assert command(["--model", str(tmp_path), *engines]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-@pytest.mark.drill(part="runtimes")
-def test_the_graph_of_a_stem_of_convolutions_computes_what_the_network_computes(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    torch.manual_seed(0)
-    network = Chex(read_run(write_run(tmp_path / "run.toml", store=tmp_path)).network).eval()
-    pixels = torch.randn(3, 64, 64)
-
-    # The first of the graphs; the others know nothing of a stem, and their export takes most of a minute.
-    assert next(export_graphs(network, tmp_path)) == "encode_image"
-    assert capfd.readouterr() == ("", ""), "the exporter says nothing of its own"
-
-    session = onnxruntime.InferenceSession(graph_path(tmp_path, "encode_image"))
-    with torch.no_grad():
-        wanted = network.encode_image(pixels)
-    for ours, theirs in zip(session.run(None, {"pixels": pixels.numpy()}), wanted, strict=True):
-        np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-5)
-
-
 def element_types(model: ModelProto) -> dict[str, int]:
     graph = shape_inference.infer_shapes(model, check_type=True, strict_mode=True).graph
     return {value.name: value.type.tensor_type.elem_type for value in (*graph.value_info, *graph.input, *graph.output)}
 
 
-def one_node(kind: str, *weights: TensorProto) -> ModelProto:
-    """A graph of one operator on a float32 input and some weights, as if traced in an attention."""
-    node = helper.make_node(kind, ["x", *(weight.name for weight in weights)], ["y"])
-    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'network.attention', 'one']")
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in "xy"]
-    graph = helper.make_graph([node], "one", values[:1], values[1:], list(weights))
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
 @RUNTIMES
-def test_readings_of_64_films_stay_within_the_tolerance(half_model: Path) -> None:
+def test_readings_of_64_films_stay_within_the_tolerance_and_are_not_built_again(
+    half_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     proof = read_proof(half_model)
-
     assert proof is not None and proof.float16 is not None
     assert proof.float16.passed
     assert (FILMS, FLOAT16.boxes, FLOAT16.scores) == (64, 2e-3, 5e-3)
     assert 0 < proof.float16.stages["find.boxes"].max_abs <= proof.float16.stages["find.boxes"].tolerance == 2e-3
     assert 0 < proof.float16.stages["find.scores"].max_abs <= proof.float16.stages["find.scores"].tolerance == 5e-3
+    files = [half_model / PROOF, *(graph_path(half_model, stage, "float16") for stage in FLOAT16_STAGES)]
+    written = [path.stat().st_mtime_ns for path in files]
+
+    assert build.main(["--model", str(half_model), "--target", "tensorrt", "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"stages", "passed", "files", "float16"}
+    assert set(found["float16"]) == {"stages", "passed", "files", "remark"}
+    assert [path.stat().st_mtime_ns for path in files] == written
 
 
 @RUNTIMES
@@ -282,61 +257,16 @@ def test_what_parity_needs_stays_float32(half_model: Path, stage: str) -> None:
     assert [n.name for n in model.graph.node if n.op_type in kept and kinds[n.output[0]] != FLOAT32] == []
 
 
-def multiplied(path: Path) -> list[int]:
-    """The element types of the products of a graph."""
-    model = onnx.load(path)
-    kinds = element_types(model)
-    return [kinds[node.output[0]] for node in model.graph.node if node.op_type in ("MatMul", "Conv")]
-
-
 @RUNTIMES
-@pytest.mark.parametrize("stage", FLOAT16_STAGES)
-def test_what_takes_the_time_is_float16(imported_half_model: Path, stage: str) -> None:
-    products = multiplied(graph_path(imported_half_model, stage, "float16"))
-    # The post decoder's attention to the film, soft boxes, and the heads of boxes and scores are float32.
-    least = {"encode_image": 0.95, "find": 0.7, "describe": 0.7}[stage]
+@pytest.mark.parametrize(("stage", "least"), [("encode_image", 0.95), ("find", 0.7), ("describe", 0.7)])
+def test_what_takes_the_time_is_float16(imported_half_model: Path, stage: str, least: float) -> None:
+    """The post decoder's attention to the film, soft boxes, and the heads of boxes and scores are float32."""
+    model = onnx.load(graph_path(imported_half_model, stage, "float16"))
+    kinds = element_types(model)
+
+    products = [kinds[node.output[0]] for node in model.graph.node if node.op_type in ("MatMul", "Conv")]
 
     assert products.count(HALF) > least * len(products)
-
-
-@RUNTIMES
-def test_an_error_in_one_weight_is_caught(
-    imported_half_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = Path(shutil.copytree(imported_half_model, tmp_path / "model"))
-    path = graph_path(folder, "find", "float16")
-    model = onnx.load(path)
-    weight = next(
-        initializer
-        for initializer in model.graph.initializer
-        if initializer.data_type == HALF and len(initializer.dims) == 2
-    )
-    values = numpy_helper.to_array(weight).copy()
-    values[3, 4] += 0.5
-    weight.CopyFrom(numpy_helper.from_array(values, weight.name))
-    onnx.save(model, path)
-
-    assert parity.main(["--model", str(folder), "onnx", "onnx-float16", "--films", "2", "--json"]) == 1
-    stages = json.loads(capsys.readouterr().out)["stages"]
-    differing = {name.partition(".")[0] for name, stage in stages.items() if stage["max_abs"] > stage["tolerance"]}
-    assert differing - {"probability"} == {"find"}
-
-
-@RUNTIMES
-def test_a_second_build_leaves_proven_float16_graphs_alone(
-    half_model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = (half_model / PROOF).read_bytes()
-    written = [graph_path(half_model, stage, "float16").stat().st_mtime_ns for stage in FLOAT16_STAGES]
-    capsys.readouterr()
-
-    assert build.main(["--model", str(half_model), "--target", "tensorrt", "--json"]) == 0
-
-    found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"stages", "passed", "files", "float16"}
-    assert set(found["float16"]) == {"stages", "passed", "files", "remark"}
-    assert (half_model / PROOF).read_bytes() == before
-    assert written == [graph_path(half_model, stage, "float16").stat().st_mtime_ns for stage in FLOAT16_STAGES]
 
 
 @RUNTIMES
@@ -351,17 +281,15 @@ def test_a_changed_float16_graph_is_refused_and_others_open(half_model: Path, tm
 
 
 def test_a_weight_beyond_float16_is_refused() -> None:
-    large = numpy_helper.from_array(np.array([[1, 70000], [0, 0]], np.float32), "large")
-
     with pytest.raises(ModelError, match="weight large holds a number that float16 cannot represent"):
-        to_float16(one_node("Add", large))
+        to_float16(graph_of(("Add", INNER, ("x", "large"), "z"), weights={"large": [1, 70000, 0]}))
 
 
 def test_a_graph_with_graphs_inside_is_refused() -> None:
-    model = one_node("Identity")
-    value = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 2])
-    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "branch", [], [value])
-    model.graph.node[0].CopyFrom(helper.make_node("If", ["is"], ["y"], then_branch=branch, else_branch=branch))
+    model = graph_of(("Identity", INNER, ("x",), "z"))
+    value = helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 3])
+    branch = helper.make_graph([helper.make_node("Identity", ["x"], ["z"])], "branch", [], [value])
+    model.graph.node[0].CopyFrom(helper.make_node("If", ["is"], ["z"], then_branch=branch, else_branch=branch))
     model.graph.input.append(helper.make_tensor_value_info("is", TensorProto.BOOL, []))
 
     with pytest.raises(ModelError, match=r"If .*cannot be converted to float16"):
@@ -369,16 +297,16 @@ def test_a_graph_with_graphs_inside_is_refused() -> None:
 
 
 def test_a_single_number_beyond_float16_is_a_mask_and_saturates() -> None:
-    mask = numpy_helper.from_array(np.array(-3.4e38, np.float32), "mask")
-    infinite = numpy_helper.from_array(np.array([-np.inf, 1], np.float32), "infinite")
+    mask, infinite = (
+        to_float16(graph_of(("Add", INNER, ("x", "own"), "z"), weights={"own": values})).graph.initializer
+        for values in (-3.4e38, [-np.inf, 1, 1])
+    )
 
-    (weight,), (same,) = (to_float16(one_node("Add", each)).graph.initializer for each in (mask, infinite))
-
-    assert numpy_helper.to_array(weight) == np.finfo(np.float16).min
-    assert numpy_helper.to_array(same).tolist() == [-np.inf, 1]
+    assert numpy_helper.to_array(mask[0]) == np.finfo(np.float16).min
+    assert numpy_helper.to_array(infinite[0]).tolist() == [-np.inf, 1, 1]
 
 
-def graph_of(*nodes: tuple[str, str, tuple[str, ...], str], shape: tuple[int, ...] = (2, 3)) -> ModelProto:
+def graph_of(*nodes: tuple[str, str, tuple[str, ...], str], weights: Mapping[str, object] = THIRD) -> ModelProto:
     """A graph from x to z; nodes: operator, the module that it was traced in, inputs and output."""
     made = []
     for operator, scope, inputs, output in nodes:
@@ -386,14 +314,10 @@ def graph_of(*nodes: tuple[str, str, tuple[str, ...], str], shape: tuple[int, ..
         scopes = onnx.StringStringEntryProto(key="pkg.torch.onnx.name_scopes", value=repr(["", scope, "a node"]))
         node.metadata_props.append(scopes)
         made.append(node)
-    given, made_of = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xz")
-    weights = [numpy_helper.from_array(np.full(shape[-1:], value, np.float32), name) for name, value in OWN.items()]
-    graph = helper.make_graph(made, "several", [given], [made_of], weights)
+    given, made_of = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3)) for name in "xz")
+    kept = [numpy_helper.from_array(np.array(values, np.float32), name) for name, values in weights.items()]
+    graph = helper.make_graph(made, "several", [given], [made_of], kept)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-
-
-OWN = {"third": 1 / 3, "unused": 1.0}
-INNER, BETWEEN = "network.image_encoder.layers.0.attention.query", "network.image_encoder.layers.0"
 
 
 def kinds_of(model: ModelProto) -> dict[str, int]:

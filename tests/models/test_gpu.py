@@ -50,35 +50,25 @@ def test_every_graph_has_an_engine_and_a_restart_builds_none(model: Path, engine
     assert {path: path.stat().st_mtime_ns for path in engines.glob("*.engine")} == written
 
 
-def test_pytorch_on_a_gpu_keeps_the_float32_tolerance(model: Path) -> None:
-    stages = compare(
-        open_engine(model, engine="torch"), open_engine(model, engine="torch-cuda"), read_manifest(model).sizes
-    )
-
-    assert agree(stages), parity.lines(stages)
-
-
-def test_pytorch_on_a_gpu_writes_the_same_sentences(model: Path) -> None:
+def test_pytorch_on_a_gpu_keeps_the_float32_tolerance_and_writes_the_same_sentences(model: Path) -> None:
     sizes = read_manifest(model).sizes
     reference, engine = (open_engine(model, engine=name) for name in ("torch", "torch-cuda"))
 
+    stages = compare(reference, engine, sizes)
+
+    assert agree(stages), parity.lines(stages)
     for count in (1, 8, 32):
         given = features(sizes, count)
         assert np.array_equal(engine.write(given), reference.write(given))
 
 
-def test_more_films_than_an_engine_takes_are_read_in_parts(model: Path, engines: Path) -> None:
+def test_many_films_are_read_in_parts_and_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> None:
+    sizes = read_manifest(model).sizes
     engine = open_engine(model, engine="tensorrt", engines=engines)
+    half = open_engine(model, engine="tensorrt", engines=engines, precision="float16")
 
-    assert read_more_films_than_a_part(engine, read_manifest(model).sizes) < 1e-2
-
-
-def test_sentences_are_well_formed_in_float16(model: Path, engines: Path) -> None:
-    engine = open_engine(model, engine="tensorrt", engines=engines, precision="float16")
-
-    ids = write_well_formed_sentences(engine, read_manifest(model).sizes, count=32)
-
-    assert len(ids) == 32
+    assert read_more_films_than_a_part(engine, sizes) < 1e-2
+    assert len(write_well_formed_sentences(half, sizes, count=32)) == 32
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.float16])

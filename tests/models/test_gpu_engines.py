@@ -199,6 +199,9 @@ def test_answers_are_those_of_onnx_runtime(
     half_model: Path, built: Path, machine: Machine, sizes: NetworkSizes
 ) -> None:
     engine, reference = opened(half_model, built, machine), open_onnx(half_model, threads=1, precision="float16")
+    assert machine.builds == 0, "the engines are kept"
+    assert machine.runs >= 8 * len(FLOAT16_STAGES), "they are proven at every start"
+    assert {name.partition(".")[0] for name in engine.parity} >= set(FLOAT16_STAGES)
     boxes = np.random.default_rng(2).uniform(0.2, 0.8, (2, 3, 4)).astype(np.float32)
     prompts, prompted = features(sizes, 2, 3), np.array([[1, 0, 1], [0, 0, 1]], np.float32)
 
@@ -213,13 +216,12 @@ def test_answers_are_those_of_onnx_runtime(
     for part in ("boxes", "scores", "aggregated_scores", "features"):
         assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=1e-6)
     assert described == pytest.approx(expected_described, abs=1e-6)
-    assert machine.builds == 0, "the engines are kept"
     assert read_more_films_than_a_part(engine, sizes) < 1e-5
     assert len(write_well_formed_sentences(engine, sizes, count=3)) == 3
 
 
 @RUNTIMES
-def test_inputs_that_do_not_fit_an_engine_are_refused(
+def test_inputs_that_do_not_fit_an_engine_that_fails_and_a_lost_gpu_are_told_apart(
     half_model: Path, built: Path, machine: Machine, sizes: NetworkSizes
 ) -> None:
     engine = opened(half_model, built, machine)
@@ -229,15 +231,13 @@ def test_inputs_that_do_not_fit_an_engine_are_refused(
         engine.find(patches, features(sizes, 1, 3).astype(np.float64))
     with pytest.raises(ModelError, match=r"not built for pixels of shape \(1, 225, 225\)"):
         engine.encode_image(np.zeros((1, 225, 225), np.float32))
-
-
-@RUNTIMES
-def test_kept_engines_are_proven_at_every_start(half_model: Path, built: Path, machine: Machine) -> None:
-    engine = opened(half_model, built, machine)
-
-    assert machine.builds == 0
-    assert machine.runs >= 8 * len(FLOAT16_STAGES)
-    assert {name.partition(".")[0] for name in engine.parity} >= set(FLOAT16_STAGES)
+    machine.fails = True
+    with pytest.raises(ModelError, match="could not run an engine") as failed:
+        engine.encode_image(films(sizes, 1))
+    assert not isinstance(failed.value, DeviceLost)
+    machine.gpu.lost = True
+    with pytest.raises(DeviceLost, match=f"{machine.gpu.name} stopped computing"):
+        engine.encode_image(films(sizes, 1))
 
 
 @RUNTIMES
@@ -256,21 +256,6 @@ def test_an_engine_out_of_tolerance_is_refused(half_model: Path, folder: Path, e
 
 
 @RUNTIMES
-def test_a_lost_gpu_is_told_from_an_engine_that_fails(
-    half_model: Path, built: Path, machine: Machine, sizes: NetworkSizes
-) -> None:
-    engine = opened(half_model, built, machine)
-    machine.fails = True
-    with pytest.raises(ModelError, match="could not run an engine") as failed:
-        engine.encode_image(films(sizes, 1))
-
-    machine.gpu.lost = True
-    with pytest.raises(DeviceLost, match=f"{machine.gpu.name} stopped computing"):
-        engine.encode_image(films(sizes, 1))
-    assert not isinstance(failed.value, DeviceLost)
-
-
-@RUNTIMES
 def test_a_gpu_that_is_lost_at_the_start_lets_the_cpu_answer(half_model: Path, folder: Path, machine: Machine) -> None:
     machine.gpu.lost = machine.fails = True
 
@@ -278,14 +263,6 @@ def test_a_gpu_that_is_lost_at_the_start_lets_the_cpu_answer(half_model: Path, f
 
     assert found.fallbacks[0].reason == "not_loaded"
     assert "stopped computing" in found.fallbacks[0].message
-
-
-CARD = torch.device("cuda", 0)
-
-
-@pytest.fixture(scope="module")
-def onnx_cuda(phantom_model: Path) -> Engine:
-    return open_engine(phantom_model, engine="onnx-cuda", threads=1, gpu=FakeGpu())
 
 
 def find_inputs(sizes: NetworkSizes) -> dict[str, NDArray[np.generic]]:
@@ -298,14 +275,15 @@ def find_inputs(sizes: NetworkSizes) -> dict[str, NDArray[np.generic]]:
     }
 
 
-def test_onnx_runtime_answers_as_on_the_cpu(phantom_model: Path, onnx_cuda: Engine, sizes: NetworkSizes) -> None:
+def test_onnx_runtime_answers_as_on_the_cpu(phantom_model: Path, sizes: NetworkSizes) -> None:
+    engine = open_engine(phantom_model, engine="onnx-cuda", threads=1, gpu=FakeGpu())
     reference = open_engine(phantom_model, engine="torch", threads=1)
 
-    assert onnx_cuda.name == "onnx-cuda"
-    assert onnx_cuda.parity["find.boxes"].tolerance == GPU_FLOAT32.boxes
-    assert all(stage.passed for stage in compare(reference, onnx_cuda, sizes).values())
-    assert read_more_films_than_a_part(onnx_cuda, sizes) < 1e-4
-    assert np.array_equal(onnx_cuda.write(features(sizes, 8)), reference.write(features(sizes, 8)))
+    assert engine.name == "onnx-cuda"
+    assert engine.parity["find.boxes"].tolerance == GPU_FLOAT32.boxes
+    assert all(stage.passed for stage in compare(reference, engine, sizes).values())
+    assert read_more_films_than_a_part(engine, sizes) < 1e-4
+    assert np.array_equal(engine.write(features(sizes, 8)), reference.write(features(sizes, 8)))
 
 
 @RUNTIMES
@@ -356,12 +334,13 @@ def test_inputs_that_do_not_fit_are_refused(
     assert not gpu.pieces, "nothing was brought to the GPU"
 
 
-def test_the_provider_gets_the_stream_and_no_tf32() -> None:
-    assert provider_settings(FakeGpu(device=CARD)) == {
-        "device_id": "0",
-        "use_tf32": "0",
-        "user_compute_stream": str(STREAM),
-    }
+def test_the_provider_of_a_card_gets_the_stream_and_no_tf32() -> None:
+    card = FakeGpu(device=torch.device("cuda", 0))
+
+    assert provider_settings(card) == {"device_id": "0", "use_tf32": "0", "user_compute_stream": str(STREAM)}
+    with pytest.raises(EngineUnavailable, match=r"pip uninstall .* && pip install .*\.\[gpu\]") as refused:
+        load_provider(card)  # here is the ONNX Runtime for a CPU
+    assert refused.value.reason == "not_installed"
 
 
 def test_every_runtime_on_a_wrong_gpu_is_refused_in_turn(phantom_model: Path) -> None:
@@ -373,13 +352,6 @@ def test_every_runtime_on_a_wrong_gpu_is_refused_in_turn(phantom_model: Path) ->
         ("torch-cuda", "not_proven"),
     ]
     assert re.search(r"ONNX Runtime .* \(float32\) on NVIDIA H100 .* differs", opened.fallbacks[0].message)
-
-
-def test_the_onnx_runtime_for_a_cpu_is_told_apart(phantom_model: Path) -> None:
-    with pytest.raises(EngineUnavailable, match=r"pip uninstall .* && pip install .*\.\[gpu\]") as refused:
-        load_provider(FakeGpu(device=CARD))
-
-    assert refused.value.reason == "not_installed"
 
 
 def test_without_proven_graphs_pytorch_answers(phantom_model: Path, tmp_path: Path) -> None:
@@ -402,29 +374,15 @@ def test_an_error_of_the_runtime_is_one_of_the_gpu(phantom_model: Path, lost: bo
     assert type(failed.value) is kind
 
 
-@pytest.fixture(scope="module")
-def torch_cuda(phantom_model: Path) -> Engine:
-    return open_engine(phantom_model, engine="torch-cuda", gpu=FakeGpu())
-
-
-@RUNTIMES
-def test_pytorch_answers_as_on_the_cpu(phantom_model: Path, torch_cuda: Engine, sizes: NetworkSizes) -> None:
+def test_pytorch_answers_as_on_the_cpu(phantom_model: Path, sizes: NetworkSizes) -> None:
+    engine = open_engine(phantom_model, engine="torch-cuda", gpu=FakeGpu())
     reference = open_engine(phantom_model, engine="torch", threads=1)
 
-    assert torch_cuda.name == "torch-cuda"
-    assert all(stage.max_abs < 1e-6 for stage in compare(reference, torch_cuda, sizes).values())
-    assert read_more_films_than_a_part(torch_cuda, sizes) < 1e-5
-
-
-@pytest.mark.parametrize("count", [1, 3, 8, 29])
-def test_sentences_are_those_of_the_cpu(
-    phantom_model: Path, torch_cuda: Engine, sizes: NetworkSizes, count: int
-) -> None:
-    given = features(sizes, count)
-
-    expected = open_engine(phantom_model, engine="torch", threads=1).write(given)
-
-    assert np.array_equal(torch_cuda.write(given), expected)
+    assert engine.name == "torch-cuda"
+    assert all(stage.max_abs < 1e-6 for stage in compare(reference, engine, sizes).values())
+    assert read_more_films_than_a_part(engine, sizes) < 1e-5
+    for count in (1, 3, 8, 29):
+        assert np.array_equal(engine.write(features(sizes, count)), reference.write(features(sizes, count)))
 
 
 def test_a_gpu_without_kernels_is_refused_when_it_is_opened(phantom_model: Path) -> None:

@@ -10,15 +10,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 import torch
 
-from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, _Lane, for_person, while_wanted
+from models.engines.scheduler import FILM_UNITS, PERSON_UNITS, Scheduler, for_person, while_wanted
 from models.errors import Abandoned
 from models.network.packed_decoding import Writing
 from tests.support.fakes import Panic
@@ -81,26 +81,18 @@ class Callers:
         self.scheduler = Scheduler(
             join=script.join, step=script.step, most_bytes=most_bytes, between_calls_seconds=between_calls_seconds
         )
-        self.outcomes: dict[str, BaseException | None] = {}
-        self._threads: list[threading.Thread] = []
+        self.asked: dict[str, Future[None]] = {}
+        self._pool = ThreadPoolExecutor(8)
 
-    def write(
-        self, said: Said, *, is_person: bool = False, size: int = 1, wanted: threading.Event | None = None
-    ) -> None:
-        self._begin(said.name, lambda: self.scheduler.write(said, size=size), is_person=is_person, wanted=wanted)
+    def write(self, said: Said, *within: AbstractContextManager[None], size: int = 1) -> None:
+        self._begin(said.name, lambda: self.scheduler.write(said, size=size), within)
 
-    def call(self, name: str, *, is_person: bool = False, wanted: threading.Event | None = None) -> None:
-        def act() -> None:
-            self.scheduler.call(lambda: self.script.note(f"call {name}"))
-
-        self._begin(name, act, is_person=is_person, wanted=wanted)
+    def call(self, name: str, *within: AbstractContextManager[None]) -> None:
+        self._begin(name, lambda: self.scheduler.call(lambda: self.script.note(f"call {name}")), within)
 
     def finish(self) -> dict[str, BaseException | None]:
         self.script.may_go_on.set()
-        for thread in self._threads:
-            thread.join(LIMIT_SECONDS)
-            assert not thread.is_alive()
-        return self.outcomes
+        return {name: future.exception(LIMIT_SECONDS) for name, future in self.asked.items()}
 
     def wait_for(self, claim: Callable[[], bool]) -> None:
         limit = time.monotonic() + LIMIT_SECONDS
@@ -109,43 +101,40 @@ class Callers:
             time.sleep(0.001)
 
     def queued(self) -> int:
-        return sum(len(lane.calls) + len(lane.waiting) for lane in self._lanes())
+        return sum(len(lane.calls) + len(lane.waiting) for lane in (self.scheduler._films, self.scheduler._people))
 
     def used_bytes(self) -> int:
-        return sum(lane.used_bytes for lane in self._lanes())
+        return self.scheduler._films.used_bytes + self.scheduler._people.used_bytes
 
-    def _lanes(self) -> tuple[_Lane, _Lane]:
-        return self.scheduler._films, self.scheduler._people
+    def ended(self) -> int:
+        return sum(future.done() for future in self.asked.values())
 
-    def _begin(
-        self, name: str, act: Callable[[], object], *, is_person: bool, wanted: threading.Event | None = None
-    ) -> None:
+    def _begin(self, name: str, act: Callable[[], object], within: Sequence[AbstractContextManager[None]]) -> None:
         is_held = self.script.reached.is_set() and not self.script.may_go_on.is_set()
-        before = self.queued() + len(self.outcomes)
+        before = self.queued() + self.ended()
 
         def ask() -> None:
-            try:
-                needed = while_wanted(lambda: not wanted.is_set()) if wanted else nullcontext()
-                with for_person() if is_person else nullcontext(), needed:
-                    act()
-                self.outcomes[name] = None
-            except BaseException as error:
-                self.outcomes[name] = error
+            with ExitStack() as entered:
+                for each in within:
+                    entered.enter_context(each)
+                act()
 
-        thread = threading.Thread(target=ask)
-        thread.start()
-        self._threads.append(thread)
+        self.asked[name] = self._pool.submit(ask)
         if is_held:
-            self.wait_for(lambda: self.queued() + len(self.outcomes) > before)
+            self.wait_for(lambda: self.queued() + self.ended() > before)
 
 
-def at(text: str) -> Callable[[list[str]], bool]:
-    return lambda notes: notes[-1] == text
-
-
-def held(text: str, *, most_bytes: int = 1000) -> Callers:
+def held(text: str, *, most_bytes: int) -> Callers:
     """Return callers of a scheduler that will stop at the first note of this text."""
-    return Callers(Scripted(hold_at=at(text)), most_bytes=most_bytes)
+    return Callers(Scripted(hold_at=lambda notes: notes[-1] == text), most_bytes=most_bytes)
+
+
+def held_in_a_film(layer: int, *, tokens: int, size: int = 1, most_bytes: int = 1000) -> Callers:
+    """Return callers of a scheduler that is held in this layer of the first token of a film."""
+    callers = held(f"layer {layer} film", most_bytes=most_bytes)
+    callers.write(Said("film", tokens), size=size)
+    assert callers.script.reached.wait(LIMIT_SECONDS)
+    return callers
 
 
 def held_by_a_call(*, most_bytes: int = 1000) -> Callers:
@@ -157,11 +146,9 @@ def held_by_a_call(*, most_bytes: int = 1000) -> Callers:
 
 
 def test_a_person_waits_for_one_layer_of_a_film() -> None:
-    callers = held("layer 3 film")
-    callers.write(Said("film", 3))
-    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers = held_in_a_film(3, tokens=3)
 
-    callers.write(Said("person", 2), is_person=True)
+    callers.write(Said("person", 2), for_person())
 
     assert callers.finish() == {"film": None, "person": None}
     notes = callers.script.notes
@@ -172,12 +159,10 @@ def test_a_person_waits_for_one_layer_of_a_film() -> None:
 
 
 def test_a_call_of_a_person_waits_for_one_layer_of_a_film() -> None:
-    callers = held("layer 3 film")
-    callers.write(Said("film", 2))
-    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers = held_in_a_film(3, tokens=2)
 
     callers.call("another film")
-    callers.call("person", is_person=True)
+    callers.call("person", for_person())
 
     callers.finish()
     place = callers.script.notes.index("layer 3 film")
@@ -185,32 +170,37 @@ def test_a_call_of_a_person_waits_for_one_layer_of_a_film() -> None:
 
 
 def test_films_get_their_share_while_people_ask_without_end() -> None:
-    callers = held("layer 0 film")
-    callers.write(Said("film", 1))
-    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers = held_in_a_film(0, tokens=1)
 
-    callers.write(Said("person", 3 * PERSON_UNITS), is_person=True)
+    callers.write(Said("person", 3 * PERSON_UNITS), for_person())
 
     callers.finish()
-    tokens = callers.script.tokens()
     a_token_of_films = PERSON_UNITS * -(-LAYERS // FILM_UNITS)
-    assert tokens.index("film") <= a_token_of_films, "people must not stop a film"
-    assert tokens.index("film") >= a_token_of_films - PERSON_UNITS, "films must not take more than their share"
+    place = callers.script.tokens().index("film")
+    assert place <= a_token_of_films, "people must not stop a film"
+    assert place >= a_token_of_films - PERSON_UNITS, "films must not take more than their share"
 
 
 def test_sentences_join_and_leave_at_every_token() -> None:
-    callers = held("layer 5 long")
-    callers.write(Said("long", 5))
-    assert callers.script.reached.wait(LIMIT_SECONDS)
+    callers = held_in_a_film(5, tokens=5)
     callers.write(Said("short", 2))
     callers.write(Said("middle", 3))
 
     callers.finish()
 
-    assert callers.script.tokens() == ["long", *["long short middle"] * 2, "long middle", "long"]
+    assert callers.script.tokens() == ["film", *["film short middle"] * 2, "film middle", "film"]
 
 
-def test_sentences_that_do_not_fit_wait() -> None:
+@pytest.mark.parametrize(
+    ("asked", "tokens", "most"),
+    [
+        ([("a", 2, 4), ("b", 2, 4), ("c", 2, 4)], ["a b", "a b", "c", "c"], 8),
+        ([("huge", 2, 40), ("small", 1, 1)], ["huge", "huge", "small"], 40),
+    ],
+)
+def test_sentences_that_do_not_fit_wait_and_larger_ones_are_generated_alone(
+    asked: list[tuple[str, int, int]], tokens: list[str], most: int
+) -> None:
     callers = held_by_a_call(most_bytes=10)
     used: list[int] = []
 
@@ -218,32 +208,20 @@ def test_sentences_that_do_not_fit_wait() -> None:
         used.append(callers.used_bytes())
         return False
 
-    for name in ("a", "b", "c"):
-        callers.write(Said(name, 2), size=4)
+    for name, length, size in asked:
+        callers.write(Said(name, length), size=size)
     callers.script.reached.clear()
     callers.script.hold_at = count
 
     callers.finish()
 
-    assert callers.script.tokens() == ["a b", "a b", "c", "c"]
-    assert max(used) == 8
-
-
-def test_sentences_larger_than_the_memory_are_generated_alone() -> None:
-    callers = held_by_a_call(most_bytes=10)
-    callers.write(Said("huge", 2), size=40)
-    callers.write(Said("small", 1), size=1)
-
-    callers.finish()
-
-    assert callers.script.tokens() == ["huge", "huge", "small"]
+    assert callers.script.tokens() == tokens
+    assert max(used) == most
 
 
 def test_a_person_needs_no_memory_of_films() -> None:
-    callers = held("layer 1 film", most_bytes=8)
-    callers.write(Said("film", 2), size=8)
-    assert callers.script.reached.wait(LIMIT_SECONDS)
-    callers.write(Said("person", 1), size=2, is_person=True)
+    callers = held_in_a_film(1, tokens=2, size=8, most_bytes=8)
+    callers.write(Said("person", 1), for_person(), size=2)
 
     callers.finish()
 
@@ -251,20 +229,17 @@ def test_a_person_needs_no_memory_of_films() -> None:
 
 
 def test_who_gives_up_leaves_at_the_next_token() -> None:
-    wanted = threading.Event()
-    wanted.set()
-    callers = held("call first")
+    has_gone = threading.Event()
+    callers = held_by_a_call()
 
     def leave(notes: list[str]) -> bool:
         if notes[-1] == "layer 5 stays gone":
-            wanted.clear()
-            callers.wait_for(lambda: "gone" in callers.outcomes)
+            has_gone.set()
+            callers.wait_for(callers.asked["gone"].done)
         return False
 
-    callers.call("first")
-    assert callers.script.reached.wait(LIMIT_SECONDS)
     callers.write(Said("stays", 4))
-    callers.write(Said("gone", 10**6), wanted=wanted)
+    callers.write(Said("gone", 10**6), while_wanted(has_gone.is_set))
     callers.script.reached.clear()
     callers.script.hold_at = leave
 
@@ -277,16 +252,13 @@ def test_who_gives_up_leaves_at_the_next_token() -> None:
 
 
 def test_who_gives_up_while_waiting_is_never_computed() -> None:
-    wanted = threading.Event()
-    wanted.set()
-    callers = held("layer 5 film")
-    callers.write(Said("film", 1))
-    assert callers.script.reached.wait(LIMIT_SECONDS)
-    callers.write(Said("a person's", 3), is_person=True, wanted=wanted)
-    callers.call("by a person", is_person=True, wanted=wanted)
+    has_gone = threading.Event()
+    callers = held_in_a_film(5, tokens=1)
+    callers.write(Said("a person's", 3), for_person(), while_wanted(has_gone.is_set))
+    callers.call("by a person", for_person(), while_wanted(has_gone.is_set))
 
-    wanted.clear()
-    callers.wait_for(lambda: len(callers.outcomes) == 2)
+    has_gone.set()
+    callers.wait_for(lambda: callers.ended() == 2)
     callers.finish()
 
     assert not [note for note in callers.script.notes if "person" in note]
@@ -328,24 +300,12 @@ def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
     assert scheduler.call(lambda: 2) == 2
 
 
-def test_films_wait_for_the_next_call_of_a_question() -> None:
+@pytest.mark.parametrize("within", [nullcontext, for_person])
+def test_films_wait_for_the_next_call_of_a_question(within: Callable[[], AbstractContextManager[None]]) -> None:
     callers = Callers(Scripted(), between_calls_seconds=LIMIT_SECONDS)
     with for_person():
         callers.scheduler.call(lambda: None)
-        callers.call("film")
-        callers.wait_for(lambda: callers.queued() == 1)
-        callers.scheduler.call(lambda: callers.script.note("person"))
-
-    callers.finish()
-
-    assert callers.script.notes == ["person", "call film"]
-
-
-def test_a_question_within_a_question_is_the_same() -> None:
-    callers = Callers(Scripted(), between_calls_seconds=LIMIT_SECONDS)
-    with for_person():
-        callers.scheduler.call(lambda: None)
-        with for_person():
+        with within():  # a question within a question is the same
             callers.call("film")
             callers.wait_for(lambda: callers.queued() == 1)
         callers.scheduler.call(lambda: callers.script.note("person"))

@@ -21,12 +21,14 @@ from node.read.model import RadiographReader, open_reader
 from tests.drills.sweep.checks import incomplete, measured_on
 from tests.drills.sweep.films import of_phantoms
 from tests.drills.sweep.patterns import contradictions_of
+from tests.support.scripted_engine import EDEMA, FRACTURE, NORMAL
 
-EFFUSION = ReaderPrompt(
-    key="pleural_effusion", kind=PromptKind.PATHOLOGY, phrases=("Pleural effusion",), negatives=("No pleural effusion",)
-)
-EDEMA = ReaderPrompt(key="edema", kind=PromptKind.PATHOLOGY, phrases=("Edema",), negatives=("No edema",))
-NORMAL = ReaderPrompt(key="no_finding", kind=PromptKind.NO_FINDING, phrases=("Normal",), negatives=("Abnormal",))
+
+def pathology(key: str, name: str) -> ReaderPrompt:
+    return ReaderPrompt(key=key, kind=PromptKind.PATHOLOGY, phrases=(name,), negatives=(f"No {name}",))
+
+
+EFFUSION = pathology("pleural_effusion", "Pleural effusion")
 OBJECTS = pytest.mark.drill(part="objects")
 ZONE = ReaderPrompt(key="right_lower_lung_zone", kind=PromptKind.REGION, phrases=("Right lower lung zone",))
 PROMPTS = (EFFUSION, EDEMA, NORMAL, ZONE)
@@ -62,6 +64,11 @@ def half(x: float, width: float) -> Side | None:
     return None if is_right == is_left else Side.RIGHT if is_right else Side.LEFT
 
 
+def at_heights(*boxes: tuple[float, float]) -> list[FloatArray]:
+    """Boxes on the right, each with the height of its center and its own height."""
+    return [np.array([[0.25, y, 0.2, height]], dtype=np.float32) for y, height in boxes]
+
+
 ACROSS = np.array([[0.45, 0.7, 0.3, 0.3]], dtype=np.float32)
 FILM = decided()
 UNMEASURED = decided(FindingState.UNCALIBRATED, is_measured=False, boxes=ELSEWHERE)
@@ -70,6 +77,34 @@ SIDE_UNCERTAIN = replace(FILM, lateralities={0: "unknown"})  # then it is in no 
 NO_SIDES = decided(knows_sides=False)
 NO_SIDES_OF_TWO = decided(knows_sides=False, boxes=np.concatenate([RIGHT_BASE, ELSEWHERE]))
 IN_THE_MIDDLE = replace(decided(boxes=ACROSS), side_of=half)  # the side is that of the center
+
+HEART = ReaderPrompt(key="cardiac_silhouette", kind=PromptKind.REGION, phrases=("Cardiac silhouette",))
+MEDIASTINUM = ReaderPrompt(key="mediastinum", kind=PromptKind.REGION, phrases=("Mediastinum",))
+UPPER = ReaderPrompt(key="right_upper_lung_zone", kind=PromptKind.REGION, phrases=("Right upper lung zone",))
+OF_TWO_ZONES = replace(FILM, prompts=(*PROMPTS, UPPER), boxes=[*FILM.boxes, *at_heights((0.25, 0.2))])
+DEVICE = replace(OF_TWO_ZONES, prompts=(replace(EFFUSION, key="support_devices"), *OF_TWO_ZONES.prompts[1:]))
+TWO_BOXES_OF_A_ZONE = replace(FILM, boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, np.concatenate([RIGHT_BASE, ELSEWHERE])])
+HOLDS_BOTH = np.array([[0.5, 0.5, 1.0, 1.0]], dtype=np.float32)
+HOLDS_NONE = np.array([[0.5, 0.5, 0.1, 0.1]], dtype=np.float32)
+TWO_FINDINGS = Decided(  # an effusion at the right base, a fracture on the left
+    prompts=(EFFUSION, FRACTURE, ZONE, HEART, MEDIASTINUM),
+    states={0: FindingState.PRESENT, 1: FindingState.INDETERMINATE},
+    measured={0: True, 1: True},
+    boxes=[RIGHT_BASE, ELSEWHERE, RIGHT_BASE, HOLDS_NONE, HOLDS_BOTH],
+    side_of=side_of,
+)
+
+
+def covering(height: float) -> Decided:
+    """The lower zone, 0.4 high, and an effusion of this height within it, as wide."""
+    box = (0.9 - height / 2, height)
+    return replace(OF_TWO_ZONES, boxes=at_heights(box, box, box, (0.7, 0.4), (0.25, 0.4)))
+
+
+def sharing(share: float) -> Decided:
+    """The effusion's box lies in the zone with this share of it."""
+    zone = np.array([[0.25 + 0.2 * (1 - share), 0.75, 0.2, 0.2]], dtype=np.float32)
+    return replace(FILM, boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, zone])
 
 
 @pytest.mark.parametrize(
@@ -117,22 +152,50 @@ IN_THE_MIDDLE = replace(decided(boxes=ACROSS), side_of=half)  # the side is that
         (IN_THE_MIDDLE, 0, "There is a left pleural effusion.", "wrong_side"),
         (IN_THE_MIDDLE, 0, "There are bilateral pleural effusions.", "wrong_side"),
         (IN_THE_MIDDLE, 0, "There is a pleural effusion.", None),
+        # A zone is named only where a box lies: those of two zones, and where no region stands for the zone.
+        (OF_TWO_ZONES, 0, "There is a pleural effusion at the right base.", None),
+        (OF_TWO_ZONES, 0, "There is a pleural effusion in the right upper zone.", "wrong_zone"),
+        (OF_TWO_ZONES, 0, "There is a pleural effusion in the right mid zone.", None),
+        (OF_TWO_ZONES, 3, "There is a pleural effusion in the right upper zone.", "wrong_zone"),
+        (OF_TWO_ZONES, 0, "An effusion is at the right base. An effusion is in the right upper zone.", "wrong_zone"),
+        (DEVICE, 0, "A right catheter ends in the upper chest.", None),
+        (covering(0.2), 3, "There is a pleural effusion in the right lower zone.", None),
+        (covering(0.2), 3, "There is a pleural effusion in the right upper zone.", "wrong_zone"),
+        (covering(0.15), 3, "There is a right pleural effusion.", None),  # three eighths of the zone
+        (covering(0.12), 3, "There is a right pleural effusion.", "wrong_zone"),  # three tenths
+        (sharing(0.11), 3, "The right lower lung zone is normal.", "normal_with_finding"),
+        (sharing(0.09), 3, "The right lower lung zone is normal.", "denial"),
+        (FILM, 0, "There is a pleural effusion at the right base.", None),
+        (TWO_BOXES_OF_A_ZONE, 0, "There is a pleural effusion at the right base.", "wrong_zone"),
+        # What else a sentence says must fit the boxes, too.
+        (TWO_FINDINGS, 2, "There is a right pleural effusion.", None),
+        (TWO_FINDINGS, 2, "There is a fracture.", "asserted"),
+        (TWO_FINDINGS, 4, "There is a fracture of a left rib.", None),
+        (TWO_FINDINGS, 4, "There is a left pleural effusion.", "wrong_side"),
+        (TWO_FINDINGS, 4, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
+        (TWO_FINDINGS, 0, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
+        (TWO_FINDINGS, 0, "There is a right pleural effusion and a left rib fracture.", None),
+        (TWO_FINDINGS, 3, "The cardiac silhouette is normal.", "denial"),
+        (TWO_FINDINGS, 3, "The right lower lung zone is normal.", "not_named"),
+        (
+            TWO_FINDINGS,
+            0,
+            "There is a right pleural effusion; the right lower lung zone is normal.",
+            "normal_with_finding",
+        ),
+        (TWO_FINDINGS, 1, "There is a fracture on the left; the cardiac silhouette is normal.", "denial"),
     ],
 )
 def test_a_sentence_must_say_what_was_decided(film: Decided, index: int, text: str, fault: str | None) -> None:
     assert film.fault(index, text) == fault
 
 
-def _pathology(key: str, name: str) -> ReaderPrompt:
-    return ReaderPrompt(key=key, kind=PromptKind.PATHOLOGY, phrases=(name,), negatives=(f"No {name}",))
-
-
 FIVE = (
-    _pathology("cardiomegaly", "Cardiomegaly"),
-    _pathology("edema", "Edema"),
-    _pathology("pneumothorax", "Pneumothorax"),
+    pathology("cardiomegaly", "Cardiomegaly"),
+    pathology("edema", "Edema"),
+    pathology("pneumothorax", "Pneumothorax"),
     EFFUSION,
-    _pathology("lung_opacity", "Lung opacity"),
+    pathology("lung_opacity", "Lung opacity"),
 )
 CHEST = {"cardiac_silhouette": (0.5, 0.6, 0.35, 0.3)} | {
     f"{side}_{height}_lung_zone": (x, y, 0.24, 0.25)
@@ -141,6 +204,7 @@ CHEST = {"cardiac_silhouette": (0.5, 0.6, 0.35, 0.3)} | {
 }
 """A heart of 0.35 in a thorax of 0.8: a ratio of 0.44."""
 PRESENT, ABSENT, POSSIBLE = FindingState.PRESENT, FindingState.ABSENT, FindingState.INDETERMINATE
+UNCALIBRATED = FindingState.UNCALIBRATED
 
 
 def of_five(*states: FindingState, has_ratio: bool = False, deniable: Sequence[int] = ()) -> Decided:
@@ -212,123 +276,19 @@ def test_a_denial_leaves_marked_only_of_what_is_measured_and_below(index: int, t
 )
 def test_no_opacity_is_denied_beside_what_implies_it(key: str, fault: str | None) -> None:
     film = of_five(ABSENT, PRESENT, ABSENT, ABSENT, ABSENT, deniable=(4,))
-    film = replace(film, prompts=(FIVE[0], _pathology(key, key.capitalize()), *FIVE[2:]))
+    film = replace(film, prompts=(FIVE[0], pathology(key, key.capitalize()), *FIVE[2:]))
 
     assert film.fault(4, "No lung opacity is seen.") == fault
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "fault"),
-    [
-        ("pleural_effusion", "There is a pleural effusion at the right base.", None),
-        ("pleural_effusion", "There is a right pleural effusion.", None),
-        ("pleural_effusion", "There is a pleural effusion in the right upper zone.", "wrong_zone"),
-        ("pleural_effusion", "There is a pleural effusion in the right mid zone.", None),  # which no region stands for
-        (
-            "pleural_effusion",
-            "There is an effusion at the right base. There is an effusion in the right upper zone.",
-            "wrong_zone",
-        ),
-        ("support_devices", "A right catheter ends in the upper chest.", None),
-    ],
+    ("index", "text"),
+    [(0, "There is a right pleural effusion."), (3, "There is an effusion in the right lower zone.")],
 )
-def test_a_sentence_names_no_zone_without_a_box(key: str, text: str, fault: str | None) -> None:
-    upper = ReaderPrompt(key="right_upper_lung_zone", kind=PromptKind.REGION, phrases=("Right upper lung zone",))
-    base = decided()
-    film = replace(
-        base,
-        prompts=(replace(EFFUSION, key=key), *PROMPTS[1:], upper),
-        boxes=[*base.boxes, np.array([[0.25, 0.25, 0.2, 0.2]], dtype=np.float32)],
-    )
+def test_what_was_not_measured_marks_the_sentence(index: int, text: str) -> None:
+    unmeasured = replace(decided(FindingState.UNCALIBRATED), measured={0: False, 1: True})
 
-    assert film.fault(0, text) == fault
-    if key == EFFUSION.key:  # the same said of the region that holds the effusion
-        assert film.fault(3, text) == fault
-
-
-@pytest.mark.parametrize(
-    ("height", "text", "fault"),
-    [
-        pytest.param(0.2, "There is a pleural effusion in the right lower zone.", None, id="a half"),
-        pytest.param(0.15, "There is a right pleural effusion.", None, id="three eighths"),
-        pytest.param(0.12, "There is a right pleural effusion.", "wrong_zone", id="three tenths"),
-        pytest.param(0.2, "There is a pleural effusion in the right upper zone.", "wrong_zone", id="another zone"),
-    ],
-)
-def test_a_zone_of_a_region_is_covered_by_a_third(height: float, text: str, fault: str | None) -> None:
-    """The zones are 0.4 high; the box of the effusion lies within the lower one, and is as wide."""
-    upper = ReaderPrompt(key="right_upper_lung_zone", kind=PromptKind.REGION, phrases=("Right upper lung zone",))
-    zone, box = (0.25, 0.7, 0.2, 0.4), (0.25, 0.9 - height / 2, 0.2, height)
-    boxes = [np.array([each], dtype=np.float32) for each in (box, box, box, zone, (0.25, 0.25, 0.2, 0.4))]
-    film = replace(decided(), prompts=(*PROMPTS, upper), boxes=boxes)
-
-    assert film.fault(3, text) == fault
-
-
-@pytest.mark.parametrize(("share", "fault"), [(0.11, "normal_with_finding"), (0.09, "denial")])
-def test_a_box_lies_in_a_region_with_a_tenth_of_it(share: float, fault: str) -> None:
-    zone = np.array([[0.25 + 0.2 * (1 - share), 0.75, 0.2, 0.2]], dtype=np.float32)
-    film = replace(decided(), boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, zone])
-
-    assert film.fault(3, "The right lower lung zone is normal.") == fault
-
-
-def test_each_box_of_a_zone_holds_a_finding_that_is_said_there() -> None:
-    text = "There is a pleural effusion at the right base."
-    two = np.concatenate([RIGHT_BASE, ELSEWHERE])
-
-    assert decided().fault(0, text) is None
-    assert replace(decided(), boxes=[RIGHT_BASE, ELSEWHERE, ELSEWHERE, two]).fault(0, text) == "wrong_zone"
-
-
-FRACTURE = ReaderPrompt(key="fracture", kind=PromptKind.PATHOLOGY, phrases=("Fracture",), negatives=("No fracture",))
-HEART = ReaderPrompt(key="cardiac_silhouette", kind=PromptKind.REGION, phrases=("Cardiac silhouette",))
-MEDIASTINUM = ReaderPrompt(key="mediastinum", kind=PromptKind.REGION, phrases=("Mediastinum",))
-WHOLE_FILM = np.array([[0.5, 0.5, 1.0, 1.0]], dtype=np.float32)
-CENTER = np.array([[0.5, 0.5, 0.1, 0.1]], dtype=np.float32)
-
-
-@pytest.mark.parametrize(
-    ("index", "text", "fault"),
-    [
-        # An effusion at the right base, a fracture on the left; the mediastinum's box holds both, the heart's none.
-        (2, "There is a right pleural effusion.", None),
-        (2, "There is a fracture.", "asserted"),
-        (4, "There is a fracture of a left rib.", None),
-        (4, "There is a left pleural effusion.", "wrong_side"),
-        (4, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
-        (0, "There is a right pleural effusion and a right rib fracture.", "wrong_side"),
-        (0, "There is a right pleural effusion and a left rib fracture.", None),
-        (3, "The cardiac silhouette is normal.", "denial"),
-        (3, "The right lower lung zone is normal.", "not_named"),
-        (0, "There is a right pleural effusion; the right lower lung zone is normal.", "normal_with_finding"),
-        (1, "There is a fracture on the left; the cardiac silhouette is normal.", "denial"),
-    ],
-)
-def test_what_else_a_sentence_says_must_fit_the_boxes(index: int, text: str, fault: str | None) -> None:
-    film = Decided(
-        prompts=(EFFUSION, FRACTURE, ZONE, HEART, MEDIASTINUM),
-        states={0: FindingState.PRESENT, 1: FindingState.INDETERMINATE},
-        measured={0: True, 1: True},
-        boxes=[RIGHT_BASE, ELSEWHERE, RIGHT_BASE, CENTER, WHOLE_FILM],
-        side_of=side_of,
-    )
-
-    assert film.fault(index, text) == fault
-
-
-@pytest.mark.parametrize(
-    ("index", "text", "measured", "by"),
-    [
-        (0, "There is a right pleural effusion.", {0: False, 1: True}, "network_uncalibrated"),
-        (3, "There is an effusion in the right lower zone.", {0: False, 1: True}, "network_uncalibrated"),
-    ],
-)
-def test_what_was_not_measured_marks_the_sentence(index: int, text: str, measured: dict[int, bool], by: str) -> None:
-    film = replace(decided(FindingState.UNCALIBRATED), measured=measured)
-
-    assert film.maker(index, text) == by
-    assert decided().maker(index, text) == "network"
+    assert (unmeasured.maker(index, text), FILM.maker(index, text)) == ("network_uncalibrated", "network")
 
 
 def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
@@ -350,15 +310,23 @@ def test_a_second_try_comes_before_a_sentence_by_rule() -> None:
     ]
 
 
+RULED = "A right pleural effusion in the lower zone is possible; please review."
+SAID = "There is a right pleural effusion."
+
+
 @pytest.mark.parametrize(
-    ("state", "text"),
+    ("state", "generated", "leaves", "maker", "withheld"),
     [
-        (FindingState.PRESENT, "There is a right pleural effusion in the lower zone."),
-        (FindingState.INDETERMINATE, "A right pleural effusion in the lower zone is possible; please review."),
-        (FindingState.UNCALIBRATED, "A right pleural effusion in the lower zone is possible; please review."),
+        (PRESENT, "No effusion.", "There is a right pleural effusion in the lower zone.", "rule", ["denied"]),
+        (POSSIBLE, "No effusion.", RULED, "rule", ["denied"]),
+        (UNCALIBRATED, "No effusion.", RULED, "rule", ["denied"]),
+        (UNCALIBRATED, SAID, f"Possible, please review: {SAID}", "network_uncalibrated", []),
+        (ABSENT, SAID, None, None, ["asserted"]),
     ],
 )
-def test_a_reported_finding_gets_a_sentence_by_rule(state: FindingState, text: str) -> None:
+def test_a_reported_finding_alone_has_a_sentence_if_need_be_by_rule(
+    state: FindingState, generated: str, leaves: str | None, maker: str | None, withheld: list[str]
+) -> None:
     film = replace(
         decided(state, is_measured=state is not FindingState.UNCALIBRATED),
         regions={ZONE.key: RIGHT_BASE[0]},
@@ -367,63 +335,41 @@ def test_a_reported_finding_gets_a_sentence_by_rule(state: FindingState, text: s
         ),
     )
 
-    said = settle(film, {0: "No effusion."}, lambda _: ["No effusion."])
+    said = settle(film, {0: generated}, lambda _: [generated])
 
-    assert (said.texts, said.makers) == ({0: text}, {0: "rule"})
-
-
-def test_a_sentence_that_nothing_measured_leaves_with_its_state() -> None:
-    text = "There is a right pleural effusion."
-
-    said = settle(decided(FindingState.UNCALIBRATED, is_measured=False), {0: text}, lambda _: [])
-
-    assert said.texts == {0: f"Possible, please review: {text}"}
-    assert (said.makers, said.withheld) == ({0: "network_uncalibrated"}, ())
+    assert (said.texts.get(0), said.makers.get(0)) == (leaves, maker)
+    assert [sentence.reason for sentence in said.withheld] == withheld
 
 
-def test_a_finding_that_is_not_reported_gets_none() -> None:
-    said = settle(
-        decided(FindingState.ABSENT), {0: "There is a right pleural effusion."}, lambda _: ["Pleural effusion."]
-    )
-
-    assert said.texts == {}
-    assert [sentence.reason for sentence in said.withheld] == ["asserted"]
+REVIEW, OF_NETWORK = "Possible, please review: ", "network_uncalibrated"
+NODULE, LEFT_NODULE = "A nodule is possible; please review.", "A left nodule is possible; please review."
+NOTCHING = "Rib notching is possible; please review."
 
 
 @pytest.mark.parametrize(
-    ("prompt", "text", "state", "said"),
+    ("prompt", "text", "state", "said", "by"),
     [
-        ("Nodule", "There is a nodule.", FindingState.PRESENT, ("There is a nodule.", "network")),
-        ("Nodule", "There is a nodule.", FindingState.UNCALIBRATED, None),
-        ("left nodule", "There is a left nodule.", FindingState.UNCALIBRATED, None),
-        ("rib notching", "There is rib notching.", FindingState.UNCALIBRATED, None),
-        ("Nodule", "There is a nodule.", FindingState.ABSENT, ("", "network")),
-        ("Nodule", "No nodule.", FindingState.ABSENT, ("", "network")),
-        ("Nodule", "There is a nodule.", None, ("", "network")),
+        ("Nodule", "There is a nodule.", PRESENT, "There is a nodule.", "network"),
+        ("Nodule", "There is a nodule.", ABSENT, "", "network"),
+        ("Nodule", "No nodule.", ABSENT, "", "network"),
+        ("Nodule", "There is a nodule.", None, "", "network"),
+        ("Nodule", "There is a nodule.", UNCALIBRATED, f"{REVIEW}There is a nodule.", OF_NETWORK),
+        ("left nodule", "There is a left nodule.", UNCALIBRATED, f"{REVIEW}There is a left nodule.", OF_NETWORK),
+        ("rib notching", "There is rib notching.", UNCALIBRATED, f"{REVIEW}There is rib notching.", OF_NETWORK),
+        # An answer asserts nothing but what was asked for.
+        ("Nodule", "There is a nodule and edema.", UNCALIBRATED, NODULE, "rule"),
+        ("Nodule", "There is edema.", UNCALIBRATED, NODULE, "rule"),
+        ("Nodule", "There is a nodule on the left.", UNCALIBRATED, NODULE, "rule"),
+        ("left nodule", "There is a left nodule and an effusion.", UNCALIBRATED, LEFT_NODULE, "rule"),
+        ("left nodule", "There is a right nodule.", UNCALIBRATED, LEFT_NODULE, "rule"),
+        ("rib notching", "The aorta is tortuous.", UNCALIBRATED, NOTCHING, "rule"),
+        ("rib notching", "There is rib notching and edema.", UNCALIBRATED, NOTCHING, "rule"),
     ],
 )
 def test_other_words_are_answered_as_decided(
-    prompt: str, text: str, state: FindingState | None, said: tuple[str, str] | None
+    prompt: str, text: str, state: FindingState | None, said: str, by: str
 ) -> None:
-    assert answer_in_words(text, prompt=prompt, state=state) == (
-        said or (f"Possible, please review: {text}", "network_uncalibrated")
-    )
-
-
-@pytest.mark.parametrize(
-    ("prompt", "text"),
-    [
-        ("Nodule", "There is a nodule and edema."),
-        ("Nodule", "There is edema."),
-        ("Nodule", "There is a nodule on the left."),
-        ("left nodule", "There is a left nodule and an effusion."),
-        ("left nodule", "There is a right nodule."),
-        ("rib notching", "The aorta is tortuous."),
-        ("rib notching", "There is rib notching and edema."),
-    ],
-)
-def test_an_answer_asserts_nothing_but_what_was_asked_for(prompt: str, text: str) -> None:
-    assert answer_in_words(text, prompt=prompt, state=FindingState.UNCALIBRATED)[1] == "rule"
+    assert answer_in_words(text, prompt=prompt, state=state) == (said, by)
 
 
 def test_every_reason_is_counted_from_zero() -> None:

@@ -94,25 +94,18 @@ def attentions(path: Path) -> int:
 
 
 @pytest.mark.parametrize("stage", FLOAT16_STAGES)
-def test_nvidias_builder_takes_every_float16_graph(built: Built, graphs: dict[str, Path], stage: str) -> None:
-    path = graphs[stage]
-
-    assert "error" not in built[path.name]
-    assert int(str(built[path.name]["bytes"])) > path.stat().st_size
-
-
-@pytest.mark.parametrize("stage", FLOAT16_STAGES)
-def test_every_attention_in_float16_is_fused(built: Built, graphs: dict[str, Path], stage: str) -> None:
+def test_nvidias_builder_takes_every_float16_graph_and_fuses_its_attentions(
+    built: Built, graphs: dict[str, Path], stage: str
+) -> None:
     path = graphs[stage]
     # The post decoder's attention to the film is float32. A box's own attention in `describe` has one token, so its
     # softmax is 1 and the builder removes it.
     others = {"find": 1, "describe": 2}.get(stage, 0)
 
+    assert "error" not in built[path.name]
+    assert int(str(built[path.name]["bytes"])) > path.stat().st_size
     assert built[path.name]["fused"] == attentions(path) - others > 0
-
-
-def test_no_attention_in_float32_is_fused(built: Built) -> None:
-    assert built["encode_image.onnx"]["fused"] == 0, "so the count of fused attentions counts what it should"
+    assert built["encode_image.onnx"]["fused"] == 0, "in float32 none is, so the count counts what it should"
 
 
 def with_unknown_operator(model: ModelProto) -> None:

@@ -19,7 +19,6 @@ from models.contract import Trusted
 from models.decisions import Band, Decisions, Measurement, PhantomThreshold
 from models.manifest import read_manifest, write_manifest
 from models.reading.decision import decide, may_be_denied
-from models.reading.tokenizers import VOCABULARIES
 from node.audit.message import Reporter, write
 from node.config import ModelSettings
 from node.errors import InputError
@@ -81,14 +80,20 @@ def test_a_threshold_by_hand_moves_what_is_present_alone(
     assert states(again, key, *probabilities) == states(DECISIONS, key, *probabilities)
 
 
-def test_what_is_left_out_does_not_count_as_measured() -> None:
-    assert DECISIONS.measured_keys == ("edema", "lung_opacity")
-    assert DECISIONS.left_out == ("fracture", "pneumonia")
-
-
 def test_other_words_have_the_default_threshold_and_its_band() -> None:
+    assert (DECISIONS.measured_keys, DECISIONS.left_out) == (("edema", "lung_opacity"), ("fracture", "pneumonia"))
     assert states(DECISIONS, None, 0.39, 0.41, 0.999) == ["absent", "uncalibrated", "uncalibrated"]
     assert states(DECISIONS, None, 0.39, 0.41, 0.5, trusted="any") == ["absent", "indeterminate", "present"]
+
+
+def test_what_phantoms_said_comes_back_after_real_films() -> None:
+    """A threshold by hand is for the films that a person meant, and no measurement of phantoms."""
+    drawn = Measurement(measured_on="phantoms", positives=20, negatives=80, band=BAND)
+    start = replace(DECISIONS, measurements={"edema": drawn}, phantoms={}).set_by_hand("edema", 0.2)
+
+    measured = start.measured("edema", 0.7, Measurement(measured_on="hospital", positives=9, negatives=9))
+
+    assert measured.phantoms["edema"].threshold == start.leaving_out("edema").phantoms["edema"].threshold == 0.6
 
 
 @pytest.mark.parametrize(
@@ -109,26 +114,17 @@ def test_only_a_measured_finding_far_below_its_threshold_may_be_denied(
     assert may_be_denied(DECISIONS, key, probability, trusted=trusted) is expected
 
 
-def test_what_phantoms_said_comes_back_after_real_films() -> None:
-    """A threshold by hand is for the films that a person meant, and no measurement of phantoms."""
-    drawn = Measurement(measured_on="phantoms", positives=20, negatives=80, band=BAND)
-    start = replace(DECISIONS, measurements={"edema": drawn}, phantoms={}).set_by_hand("edema", 0.2)
-
-    measured = start.measured("edema", 0.7, Measurement(measured_on="hospital", positives=9, negatives=9))
-
-    assert measured.phantoms["edema"].threshold == 0.6
-    assert start.leaving_out("edema").phantoms["edema"].threshold == 0.6
-
-
 def test_the_table_says_threshold_band_films_and_person(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_manifest(model, replace(read_manifest(model), decisions=DECISIONS))
+    decisions = DECISIONS.set_by_hand("atelectasis", 0.05)
+    write_manifest(model, replace(read_manifest(model), decisions=decisions))
 
     assert thresholds.main([str(model)]) == 0
 
     lines = {line.split()[0]: re.split(r" {2,}", line) for line in capsys.readouterr().out.splitlines() if line}
     assert lines["edema"] == ["edema", "0.600", "0.300", "hospital (20 with, 80 without)", "the maker of the model"]
     assert lines["fracture"][1:3] == ["left out", "-"]
-    assert lines["atelectasis"] == ["atelectasis", "0.500", "0.400", "nothing", "nobody"]
+    assert lines["consolidation"] == ["consolidation", "0.500", "0.400", "nothing", "nobody"]
+    assert lines["atelectasis"][1:3] == ["0.050", "0.000"], "no review begins below 0"
 
 
 def test_a_change_is_in_table_card_and_manifest(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,45 +173,28 @@ def test_what_cannot_be_set_is_exit_2_and_changes_nothing(
     assert said in capsys.readouterr().err
     assert read_manifest(model) == before
     verify(model, before)
+    (model / "vocab" / "gpt2_vocab.bpe").write_text("other", encoding="utf-8")
+    assert thresholds.main([str(model), "--set", "edema=0.6", "--reason", "why"]) == 2
+    assert "is not the file that the manifest names" in capsys.readouterr().err, "it gets no new hash"
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ("edema=0", "why"),
-        ("edema=1.01", "why"),
-        ("edema=nan", "why"),
-        ("edema=high", "why"),
+        *((f"edema={threshold}", "why") for threshold in ("0", "1.01", "nan", "high")),
         ("=0.5", "why"),
-        ("edema=0.5", " "),
-        ("edema=0.5", "x" * 201),
-        ("edema=0.5", "a\u200bb"),
+        *(("edema=0.5", reason) for reason in (" ", "x" * 201, "a\u200bb")),
     ],
 )
-def test_what_is_no_threshold_or_no_reason_is_refused_before_the_model_is_opened(changed: str, reason: str) -> None:
+def test_what_is_no_threshold_or_no_reason_is_refused_before_the_model_is_opened(
+    changed: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         thresholds.main(["nowhere", "--set", changed, "--reason", reason])
 
     assert ended.value.code == 2
-
-
-def test_what_is_still_a_threshold_or_a_reason_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
-    assert thresholds.main(["nowhere", "--set", "edema=1", "--reason", "x" * 200]) == 2
+    assert thresholds.main(["nowhere", "--set", "edema=1", "--reason", "x" * 200]) == 2, "these are taken"
     assert "name a model directory" in capsys.readouterr().err
-
-
-def test_no_review_begins_below_0() -> None:
-    changed = replace(read_manifest(VOCABULARIES.parent), decisions=DECISIONS.set_by_hand("atelectasis", 0.05))
-
-    assert [row.review_from for row in thresholds.rows_of(changed) if row.finding == "atelectasis"] == [0.0]
-
-
-def test_a_changed_file_is_not_given_a_new_hash(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (model / "vocab" / VOCABULARIES.joinpath("gpt2_vocab.bpe").name).write_text("other", encoding="utf-8")
-
-    assert thresholds.main([str(model), "--set", "edema=0.6", "--reason", "why"]) == 2
-
-    assert "is not the file that the manifest names" in capsys.readouterr().err
 
 
 def test_after_an_interruption_the_command_is_run_again(model: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -18,12 +17,12 @@ from models.checkpoint.importer import open_rest
 from models.checkpoint.weights import load_stored
 from models.contract import VIEWS, ViewReading
 from models.engines.opening import open_engine
-from models.engines.proof import VIEW, graph_path, hash_graphs
+from models.engines.proof import VIEW, hash_graphs
 from models.errors import ModelError
 from models.lab.phantoms import other_film, phantom
 from models.lab.training.runfile import ViewData, ViewRun, ViewTraining
 from models.lab.training.views import HEADING, EncodedFilms, learn, train_views, view_films, view_loss
-from models.manifest import MANIFEST, WEIGHTS, ViewSizes, read_manifest, write_manifest
+from models.manifest import MANIFEST, WEIGHTS, ViewSizes, read_manifest
 from models.network.view_head import ViewHead
 from models.progress import quiet
 from models.reading.preprocess import prepare
@@ -63,21 +62,16 @@ def readings(model: Path, films: list[np.ndarray], *, engine: str) -> list[ViewR
     return [read_view(outputs, manifest.views) for outputs in opened.view(opened.encode_image(pixels))]
 
 
-def test_a_reading_has_probabilities_and_marks() -> None:
+def test_a_reading_has_probabilities_and_marks_with_a_limit_each() -> None:
     reading = read_view(np.array([0, 2, 0, 0, -3, 3]), RULE)
 
     assert sum(reading.probabilities.values()) == pytest.approx(1)
-    assert reading.view == "PA"
+    assert (reading.view, reading.mirrored, reading.rotated) == ("PA", False, True)
     assert reading.probability("PA") == pytest.approx(math.e / (math.e + 3))
-    assert (reading.mirrored, reading.rotated) == (False, True)
     assert reading.is_certain("AP", "PA", "lateral", "not_chest") and not reading.is_certain("PA")
-
-
-@pytest.mark.parametrize(("marks", "called"), [((-3, 3), (False, True)), ((5, -5), (True, False))])
-def test_each_mark_has_its_own_limit(marks: tuple[float, float], called: tuple[bool, bool]) -> None:
-    reading = read_view(np.array([0, 0, 0, 0, *marks]), replace(RULE, mirrored=0.9, rotated=0.1))
-
-    assert (reading.mirrored, reading.rotated) == called
+    for marks, called in (((-3, 3), (False, True)), ((5, -5), (True, False))):
+        other = read_view(np.array([0, 0, 0, 0, *marks]), replace(RULE, mirrored=0.9, rotated=0.1))
+        assert (other.mirrored, other.rotated) == called
 
 
 def test_the_pooled_cells_keep_where_a_patch_lies() -> None:
@@ -139,15 +133,9 @@ def test_the_graph_of_the_head_computes_what_the_weights_compute(phantom_model: 
         assert found.probabilities == pytest.approx(wanted.probabilities, abs=1e-4)
 
 
-def test_a_model_with_a_head_needs_its_graph(phantom_model: Path, tmp_path: Path) -> None:
-    model = shutil.copytree(phantom_model, tmp_path / "model")
-    graph_path(model, VIEW).unlink()
-
-    with pytest.raises(ModelError, match="graph of view"):
-        open_engine(model, engine="onnx")
-
-
-def test_training_changes_no_other_weight(seeing_model: Path, untrained_weights: Path) -> None:
+def test_training_changes_no_other_weight_and_who_takes_weights_leaves_the_head(
+    seeing_model: Path, untrained_weights: Path
+) -> None:
     before, after = (load_stored(model / WEIGHTS) for model in (untrained_weights, seeing_model))
 
     verify(seeing_model, read_manifest(seeing_model))
@@ -157,23 +145,27 @@ def test_training_changes_no_other_weight(seeing_model: Path, untrained_weights:
     )
     assert (seeing_model / CARD).read_text(encoding="utf-8").count(HEADING) == 1
     assert VIEW not in str(hash_graphs(untrained_weights))
+    taken, without = open_rest(seeing_model), open_rest(untrained_weights)
+    assert taken.state.keys() == without.state.keys()
+    assert (taken.manifest.sizes, taken.manifest.views) == (without.manifest.sizes, None)
 
 
-def test_a_head_is_left_behind_where_weights_are_taken(seeing_model: Path, untrained_weights: Path) -> None:
-    taken, before = open_rest(seeing_model), open_rest(untrained_weights)
+def test_a_head_is_replaced_and_a_run_gives_the_same_again(
+    untrained_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = (Path(shutil.copytree(untrained_weights, tmp_path / name)) for name in ("first", "second"))
+    train_views(replace(run_of(first, phantoms=4, steps=3), seed=9), quiet, Event())
 
-    assert taken.state.keys() == before.state.keys()
-    assert (taken.manifest.sizes, taken.manifest.views) == (before.manifest.sizes, None)
-
-
-def test_a_head_is_replaced_and_a_run_gives_the_same_again(untrained_weights: Path, tmp_path: Path) -> None:
-    first, second = (shutil.copytree(untrained_weights, tmp_path / name) for name in ("first", "second"))
-    short = {"phantoms": 4, "steps": 3}
-
-    train_views(replace(run_of(first, **short), seed=9), quiet, Event())
     for model in (first, second):
-        train_views(run_of(model, **short), quiet, Event())
+        run = tmp_path / "views.toml"
+        run.write_text(
+            f'model = "{model}"\nseed = 1\nhead = {{ cells = 7, width = 8 }}\ndata = {{ phantoms = 3 }}\n'
+            "training = { steps = 2, batch = 4, learning_rate = 1e-3 }\n"
+        )
+        assert train([str(run)]) == 0
+        assert "has a view head" in capsys.readouterr().out
 
+    assert read_manifest(first).sizes.views == ViewSizes(cells=7, width=8)
     assert [(first / name).read_bytes() for name in (WEIGHTS, MANIFEST, CARD)] == [
         (second / name).read_bytes() for name in (WEIGHTS, MANIFEST, CARD)
     ]
@@ -192,35 +184,8 @@ def test_every_film_of_a_run_says_what_is_true_of_it() -> None:
     assert 0 < sum(film.calibrates for film in films) < 60
 
 
-def test_the_command_trains_the_head_that_a_run_file_names(
-    untrained_weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = shutil.copytree(untrained_weights, tmp_path / "model")
-    run = tmp_path / "views.toml"
-    run.write_text(
-        f'model = "{model}"\nseed = 1\nhead = {{ cells = 7, width = 8 }}\ndata = {{ phantoms = 3 }}\n'
-        "training = { steps = 2, batch = 4, learning_rate = 1e-3 }\n"
-    )
-
-    assert train([str(run)]) == 0
-    assert "has a view head" in capsys.readouterr().out
-    assert read_manifest(model).sizes.views == ViewSizes(cells=7, width=8)
-
-
 def test_a_head_that_does_not_fit_the_grid_is_refused(untrained_weights: Path) -> None:
     run = replace(run_of(untrained_weights), head=ViewSizes(cells=5, width=8))
 
     with pytest.raises(ModelError, match="must be a multiple"):
         train_views(run, quiet, Event())
-
-
-def test_a_manifest_has_sizes_and_rule_of_a_head_or_neither(untrained_weights: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(untrained_weights)
-    sizes = replace(manifest.sizes, views=ViewSizes(cells=7, width=8))
-
-    with pytest.raises(ValueError, match="belong together"):
-        replace(manifest, views=RULE)
-    write_manifest(tmp_path, replace(manifest, views=RULE, sizes=sizes))
-    assert read_manifest(tmp_path).views == RULE
-    write_manifest(tmp_path, manifest)
-    assert "views" not in tomllib.loads((tmp_path / MANIFEST).read_text(encoding="utf-8"))
