@@ -161,10 +161,8 @@ def test_what_is_to_be_told_within_minutes_is_made_little_of_by_no_sentence() ->
         ("The heart is not enlarged.", "cardiomegaly"),
         ("No effusion or hilar enlargement.", ""),
         ("No effusion, pneumothorax on the left.", ""),
-        ("No effusion but there is edema.", ""),
         ("No pneumothorax. The lungs are clear.", ""),
         ("No evidence of acute disease.", ""),
-        ("There is edema.", ""),
     ],
 )
 def test_a_sentence_denies_alone_only_what_it_names(sentence: str, expected: str) -> None:
@@ -183,6 +181,7 @@ def test_the_cases_have_every_fault_and_every_class() -> None:
 
     assert expected == {fault.value for fault in Fault}
     assert {finding for finding, _ in cases} == set(CHEXPERT)
+    assert {key for key, _ in NAMES} == set(class_rules())
     assert sum(not expected for _, expected in cases) > 100
     assert sum(bool(expected) for _, expected in cases) > 100
 
@@ -348,10 +347,6 @@ OF_A_SITE = (
 ).split(", ")
 
 
-def test_every_pathology_of_the_prompt_set_is_tried() -> None:
-    assert {key for key, _ in NAMES} == set(class_rules())
-
-
 @pytest.mark.parametrize(("key", "name"), [*NAMES, *(("own", name) for name in OF_A_SITE)])
 def test_a_sentence_by_rule_has_no_fault_for_its_claim_and_is_no_denial(key: str, name: str) -> None:
     for state, side, zone in itertools.product(STATES, SIDES, ZONES):
@@ -373,20 +368,15 @@ def test_a_sentence_by_rule_has_no_fault_for_its_claim_and_is_no_denial(key: str
     ("name", "side", "zone", "sentence"),
     [
         ("Atelectasis", Side.LEFT, None, "There is left atelectasis."),
-        ("Cardiomegaly", None, None, "There is cardiomegaly."),
         ("Consolidation", Side.BILATERAL, "lower zone", "There is bilateral consolidation in the lower zones."),
-        ("Edema", None, None, "There is edema."),
         ("Enlarged cardiomediastinum", None, None, "There is an enlarged cardiomediastinum."),
-        ("Fracture", Side.LEFT, None, "There is a left fracture."),
         ("Fracture of bone", Side.BILATERAL, None, "There are bilateral fractures of bone."),
         ("Lung lesion", Side.BILATERAL, "upper", "There are bilateral lung lesions in the upper zones."),
         ("Lung opacity", Side.RIGHT, "mid", "There is a right lung opacity in the mid zone."),
         ("Opacity", None, None, "There is an opacity."),
         ("Pleural effusion", Side.RIGHT, "lower zone", "There is a right pleural effusion in the lower zone."),
         ("Pleural effusion", Side.BILATERAL, None, "There are bilateral pleural effusions."),
-        ("Pleural pathology", Side.LEFT, None, "There is left pleural pathology."),
         ("Other pleural abnormality", None, None, "There is another pleural abnormality."),
-        ("Pneumonia", Side.RIGHT, "lower", "There is right pneumonia in the lower zone."),
         ("Pneumothorax", Side.BILATERAL, None, "There are bilateral pneumothoraces."),
         ("Support devices", None, None, "There are support devices."),
         ("Mass or nodule", Side.BILATERAL, None, "There is a mass or nodule on both sides."),

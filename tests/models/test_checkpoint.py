@@ -345,21 +345,16 @@ def test_marks_keep_two_writers_of_one_file_apart(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "first"}
 
 
-def test_whoever_may_read_a_new_file_may_read_results(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    results(tmp_path / "out")
-
-    modes = {path.stat().st_mode for path in tmp_path.glob("out/*/*")}
-    assert modes == {(tmp_path / "file").stat().st_mode}
-
-
-def test_what_a_kill_left_beside_results_is_removed(tmp_path: Path) -> None:
+def test_whoever_may_read_a_new_file_may_read_results_and_what_a_kill_left_beside_them_is_removed(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
     folder.mkdir(parents=True)
+    (tmp_path / "file").touch()
     (folder / f"{files.TEMPORARY}half").write_bytes(b"half of a picture")
 
     results(tmp_path / "out")
 
+    assert {path.stat().st_mode for path in folder.iterdir()} == {(tmp_path / "file").stat().st_mode}
     assert (folder / "report.json").exists()
     assert list(files.unfinished(folder)) == []

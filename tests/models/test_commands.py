@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 import signal
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -44,20 +46,15 @@ def test_a_command_gets_its_arguments_and_ends_with_its_status(
     assert capsys.readouterr().err == "stopped\n"
 
 
-@pytest.mark.parametrize(
-    ("module", "package", "extra"),
-    [
+def test_a_package_that_is_missing_is_named_with_its_extra(capsys: pytest.CaptureFixture[str]) -> None:
+    for module, package, extra in (
         ("sklearn.metrics", "sklearn", "evaluate"),
         ("pycocotools", "pycocotools", "evaluate"),
         ("scipy.optimize", "scipy", "train"),
-    ],
-)
-def test_a_package_that_is_missing_is_named_with_its_extra(
-    module: str, package: str, extra: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ends(raises(ModuleNotFoundError(name=module))) == 2
-
-    assert f"error: {package} is missing; run pip install -c constraints.txt '.[{extra}]'" in capsys.readouterr().err
+    ):
+        assert ends(raises(ModuleNotFoundError(name=module))) == 2
+        told = f"error: {package} is missing; run pip install -c constraints.txt '.[{extra}]'\n"
+        assert capsys.readouterr().err == told
     with pytest.raises(ModuleNotFoundError):  # a module of no extra is an error of the program
         command.run(raises(ModuleNotFoundError(name="models.lost")))
 
@@ -150,9 +147,6 @@ def test_a_stopped_training_says_how_it_goes_on(
     assert capsys.readouterr() == ("", said)
 
 
-# --- models.checkpoint ------------------------------------------------------------------------------------------------
-
-
 # --- models.golden ----------------------------------------------------------------------------------------------------
 
 
@@ -171,20 +165,20 @@ GOOD = Comparison(
 )
 
 
-def test_a_comparison_is_told_line_by_line() -> None:
-    wrong = replace(
-        GOOD,
-        arrays={"img/x": near(2e-3), "txt/ids": near(1.0)},
-        texts={"sg/sentences": False},
-        missing=("rg/x",),
-        broken={"rg": "no"},
-    )
+WRONG: dict[str, Any] = {
+    "arrays": {"img/x": near(2e-3), "txt/ids": near(1.0)},
+    "texts": {"sg/sentences": False},
+    "missing": ("rg/x",),
+    "broken": {"rg": "no"},
+}
 
+
+def test_all_that_is_recorded_must_be_near_and_is_told_line_by_line() -> None:
     assert list(golden.lines(GOOD)) == [
         f"{'image':28} largest difference 5.0e-05, allowed 1e-04  (img/x)",
         "2 arrays and 1 texts compared, 1 inputs given: ids equal, texts equal, passed",
     ]
-    told = list(golden.lines(wrong))
+    told = list(golden.lines(replace(GOOD, **WRONG)))
     for line, begin in zip(
         told[1:-1],
         ("DIFFERS  img/x: 2.0e-03,", "DIFFERS  txt/ids:", "DIFFERS  sg/sentences", "MISSING  rg/x", "BROKEN   rg: no"),
@@ -192,21 +186,8 @@ def test_a_comparison_is_told_line_by_line() -> None:
     ):
         assert line.startswith(begin)
     assert told[-1].endswith("ids differ, texts differ, NOT PASSED")
-
-
-def test_all_that_is_recorded_must_be_near() -> None:
-    far = {"img/x": near(2e-4), "txt/ids": near(0.0)}
-    endless = {"img/x": near(float("inf")), "txt/ids": near(0.0)}
-    silent, lacking, broken = {"sg/sentences": False}, ("rg/x",), {"rg": "no"}
-
     assert GOOD.passed
-    for wrong in (
-        replace(GOOD, arrays=far),
-        replace(GOOD, texts=silent),
-        replace(GOOD, missing=lacking),
-        replace(GOOD, broken=broken),
-    ):
-        assert not wrong.passed
-    document = golden.document(replace(GOOD, arrays=endless))
+    assert not any(replace(GOOD, **{name: change}).passed for name, change in WRONG.items())
+    document = golden.document(replace(GOOD, arrays={"img/x": near(math.inf), "txt/ids": near(0.0)}))
     assert document["arrays"] == {"img/x": None, "txt/ids": 0.0}, "JSON has no infinity"
     assert (document["passed"], document["ids_equal"], document["given"]) == (False, True, ["given"])

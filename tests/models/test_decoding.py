@@ -23,7 +23,7 @@ from models.engines.scheduler import for_person
 from models.manifest import GeneratorSizes
 from models.network.attention import Mlp
 from models.network.packed_decoding import PackedWriter, Writing
-from models.network.products import LEAST_ROWS, Activation, Form, int8_fault, product, with_least_rows
+from models.network.products import LEAST_ROWS, Activation, Form, int8_fault, product
 from models.network.sentence_generator import SentenceGenerator
 from models.network.static_decoding import CHECK_EVERY, ROWS, StaticWriter, Step
 from models.reading.tokenizers import SENTENCE_END
@@ -183,27 +183,21 @@ def test_a_sentence_alone_and_in_company_is_the_same(generator: SentenceGenerato
     assert len(writer.write(drawn(0))) == 0
 
 
-def test_equal_features_are_computed_once(generator: SentenceGenerator) -> None:
-    features, writer = drawn(3), writer_of(generator)
-    repeated = features[[0, 1, 0, 2, 1, 0]]
+def test_equal_features_are_computed_once_and_a_finished_sentence_leaves_the_batch(
+    generator: SentenceGenerator,
+) -> None:
+    features, writer = drawn(9), writer_of(generator)
+    repeated = features[[0, 1, 0, 2, 3, 4, 5, 1, 6, 7, 8]]
 
     with Heard() as seen:
         ids = writer.write(repeated)
 
-    assert seen.multiplied()[0] == 3
-    assert torch.equal(ids, writer.write(features)[[0, 1, 0, 2, 1, 0]])
-
-
-def test_a_finished_sentence_leaves_the_batch(generator: SentenceGenerator) -> None:
-    features, writer = drawn(9), writer_of(generator)
-
-    with Heard() as seen:
-        ids = writer.write(features)
-
     rows = seen.multiplied()
+    assert rows[0] == 9
     assert rows == sorted(rows, reverse=True) and rows[-1] < 9
+    assert torch.equal(ids, writer.write(features)[[0, 1, 0, 2, 3, 4, 5, 1, 6, 7, 8]])
     products_a_step = 4 * generator.sizes.layers + 1
-    multiplied = [max(LEAST_ROWS, going_on) for going_on in rows_of_steps(ids)]
+    multiplied = [max(LEAST_ROWS, going_on) for going_on in rows_of_steps(writer.write(features))]
     assert rows[1 + generator.sizes.layers :: products_a_step] == multiplied
 
 
@@ -229,21 +223,14 @@ def test_a_token_has_as_many_parts_as_layers_and_may_be_begun_anew_half_way(gene
 def test_products_of_eight_bits_are_close_for_each_row() -> None:
     linear = nn.Linear(256, 64).requires_grad_(False)
     rows = drawn(29, 256) * torch.logspace(-3, 3, 29).unsqueeze(1)
-    multiply = product(linear.weight, linear.bias, form=form_or_skip("int8"))
 
-    outputs = multiply(rows)
+    outputs = product(linear.weight, linear.bias, form=form_or_skip("int8"))(rows)
+    # The largest value gives a scale of 1, and values are rounded to the nearest.
+    rounded = product(torch.eye(8), None, form="int8")(torch.tensor([[127.0, 0.6, -0.6, 0.4, -0.4, 1.4, -126.6, 0.0]]))
 
     error = (outputs - linear(rows)).abs().amax(dim=1)
     assert (error < 0.02 * rows.abs().amax(dim=1)).all(), "each row must have a scale of its own"
     assert error.max() > 0
-
-
-def test_eight_bits_round_rows_to_the_nearest() -> None:
-    # The largest value gives a scale of 1.
-    row = torch.tensor([[127.0, 0.6, -0.6, 0.4, -0.4, 1.4, -126.6, 0.0]])
-
-    rounded = product(torch.eye(8), None, form=form_or_skip("int8"))(row)
-
     torch.testing.assert_close(rounded, torch.tensor([[127.0, 1, -1, 0, 0, 1, -127, 0]]), rtol=1e-5, atol=1e-5)
 
 
@@ -280,6 +267,7 @@ def test_a_step_is_captured_once_for_each_number_of_rows(generator: SentenceGene
         return step
 
     writer = StaticWriter(generator, max_length=30, repeatable=capture)
+    writer.write(torch.full((8, 16), float("nan")))  # which leaves nothing behind
 
     for count in (3, 1, 8, 2, 33, 1):
         features = drawn(count, seed=count)
@@ -308,13 +296,6 @@ def test_every_tensor_of_a_step_keeps_its_address(generator: SentenceGenerator) 
     assert len(steps[0]) == 2 * SIZES.layers + 4, "keys and values, place, ids, the current token and what is finished"
 
 
-def test_an_earlier_sentence_leaves_nothing_behind(generator: SentenceGenerator) -> None:
-    writer = StaticWriter(generator, max_length=30)
-    writer.write(torch.full((8, 16), float("nan")))
-
-    assert torch.equal(writer.write(drawn(8)), generator.write(drawn(8), max_length=30))
-
-
 def with_own_tokens(generator: SentenceGenerator, own_tokens: tuple[int, ...]) -> SentenceGenerator:
     """Make a generator with the same weights but those of the tokens, of which the others share a row."""
     smaller = SentenceGenerator(replace(generator.sizes, own_tokens=own_tokens), dim=16).requires_grad_(False).eval()
@@ -336,9 +317,10 @@ def test_the_peer_writes_what_the_generator_writes(generator: SentenceGenerator)
 
 
 COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 29, 31, 32, 33, 58, 63, 64, 65, 100, 116, 128)
-PRODUCTS: list[tuple[tuple[int, int], Activation]] = [
-    *(((outputs, 32), activation) for outputs in (100, 1024, 4096) for activation in ("gelu", "gelu_tanh")),
-    *((shape, "none") for shape in ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))),
+PRODUCTS: list[tuple[tuple[int, int], Activation, int]] = [
+    *(((rows, 32), "gelu", threads) for rows in (100, 1024, 4096) for threads in (2, 3, 6)),
+    *(((rows, 32), "gelu_tanh", threads) for rows in (100, 1024, 4096) for threads in (2, 3, 6)),
+    *((shape, "none", 1) for shape in ((96, 32), (1024, 1024), (3072, 1024), (1024, 4096))),
 ]
 """Outputs and inputs of layers, small and as published; the last makes oneDNN multiply one row in another way."""
 COMPANIES = ((1, 1), (2, 5), (29, 1, 3), (7, 29, 29, 29), (1, 1, 1, 1, 1))
@@ -361,8 +343,7 @@ def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[li
 
 
 @RUNTIMES
-@pytest.mark.parametrize("threads", [2, 3, 6])
-@pytest.mark.parametrize(("shape", "activation"), PRODUCTS)
+@pytest.mark.parametrize(("shape", "activation", "threads"), PRODUCTS)
 @pytest.mark.parametrize("form", FORMS)
 def test_no_bit_of_a_product_depends_on_the_rows_beside_it(
     form: Form, activation: Activation, shape: tuple[int, int], threads: int
@@ -379,22 +360,6 @@ def test_no_bit_of_a_product_depends_on_the_rows_beside_it(
             assert torch.equal(multiply(rows[order[:count]]), expected[order[:count]]), count
     finally:
         torch.set_num_threads(before)
-
-
-@RUNTIMES
-def test_one_row_is_multiplied_as_two() -> None:
-    seen = list[Tensor]()
-
-    def multiply(rows: Tensor) -> Tensor:
-        seen.append(rows)
-        return rows + 1
-
-    outputs = [with_least_rows(multiply)(torch.ones(count, 4)) for count in (0, 1, 2, 29)]
-
-    assert [len(rows) for rows in seen] == [0, LEAST_ROWS, LEAST_ROWS, 29]
-    assert not seen[1][1:].any()
-    assert [len(made) for made in outputs] == [0, 1, 2, 29]
-    assert all((made == 2).all() for made in outputs)
 
 
 @RUNTIMES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import pytest
@@ -32,14 +31,9 @@ def test_what_was_encoded_is_decoded_to_the_same_value() -> None:
     assert decode(RoundMark, {**encode(MARK), "unknown": 1}) == MARK, "an unknown key is passed over"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Written:
-    name: str
-
-
 def test_a_date_of_toml_is_no_text() -> None:
-    with pytest.raises(Misfit, match="name: must be a text in quotes"):
-        from_table(_Written, {"name": date(2026, 11, 28)})
+    with pytest.raises(Misfit, match="value: must be a text in quotes"):
+        from_table(Code, {"value": date(2026, 11, 28), "scheme": "SCT", "meaning": "Heart"})
 
 
 @pytest.mark.parametrize(

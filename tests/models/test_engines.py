@@ -48,6 +48,12 @@ def sizes(phantom_model: Path) -> NetworkSizes:
     return read_manifest(phantom_model).sizes
 
 
+@pytest.fixture
+def model(phantom_model: Path, tmp_path: Path) -> Path:
+    """A copy of the shipped model that a test may damage."""
+    return Path(shutil.copytree(phantom_model, tmp_path / "model", copy_function=shutil.copyfile))
+
+
 def test_an_engine_takes_any_number_of_films_prompts_and_boxes(engine: Engine, sizes: NetworkSizes) -> None:
     random, dim, count = np.random.default_rng(1), sizes.dim, sizes.image_encoder.grid**2
     for films, asked in ((1, 1), (2, 14), (3, 29)):
@@ -147,9 +153,8 @@ def for_phrases_of_one_length(model: Path) -> None:
     ],
 )
 def test_a_changed_directory_is_refused_and_the_remedy_named(
-    phantom_model: Path, tmp_path: Path, change: Callable[[Path], None], engines: Sequence[str], complaint: str
+    model: Path, change: Callable[[Path], None], engines: Sequence[str], complaint: str
 ) -> None:
-    model = Path(shutil.copytree(phantom_model, tmp_path / "model"))
     change(model)
 
     for name in engines:
@@ -365,15 +370,7 @@ def test_neither_full_memory_nor_an_error_of_the_program_is_a_lost_gpu() -> None
         raise KeyError("find")
 
 
-def test_a_gpu_that_pytorch_does_not_find_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    with pytest.raises(EngineUnavailable, match="finds no GPU") as refused:
-        CudaGpu()
-    assert refused.value.reason == "no_gpu"
-
-
-def test_a_gpu_multiplies_float32_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_multiplies_float32_as_float32_and_one_that_is_not_found_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("is_available", True), ("get_device_name", "L4"), ("Stream", SimpleNamespace(cuda_stream=7))):
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -386,6 +383,10 @@ def test_a_gpu_multiplies_float32_as_float32(monkeypatch: pytest.MonkeyPatch) ->
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
     assert (gpu.name, gpu.stream, gpu.device) == ("L4", 7, torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(EngineUnavailable, match="finds no GPU") as refused:
+        CudaGpu()
+    assert refused.value.reason == "no_gpu"
 
 
 def test_the_driver_is_told_by_the_system(tmp_path: Path) -> None:

@@ -265,16 +265,6 @@ def test_a_gpu_that_is_lost_at_the_start_lets_the_cpu_answer(half_model: Path, f
     assert "stopped computing" in found.fallbacks[0].message
 
 
-def find_inputs(sizes: NetworkSizes) -> dict[str, NDArray[np.generic]]:
-    patches = np.zeros((2, sizes.image_encoder.grid**2, sizes.dim), np.float32)
-    return {
-        "patches": patches,
-        "positions": patches,
-        "cls": np.zeros((2, sizes.dim), np.float32),
-        "prompts": np.zeros((2, 3, sizes.dim), np.float32),
-    }
-
-
 def test_onnx_runtime_answers_as_on_the_cpu(phantom_model: Path, sizes: NetworkSizes) -> None:
     engine = open_engine(phantom_model, engine="onnx-cuda", threads=1, gpu=FakeGpu())
     reference = open_engine(phantom_model, engine="torch", threads=1)
@@ -300,38 +290,36 @@ def test_float16_graphs_run_where_they_are_proven(half_model: Path, phantom_mode
     assert half.parity["find.features"].max_abs > 10 * full.parity["find.features"].max_abs, "nothing was rounded"
 
 
-def test_a_graph_reads_and_writes_the_memory_of_the_gpu(phantom_model: Path, sizes: NetworkSizes) -> None:
-    gpu = FakeGpu()
-    graph = Graph(graph_path(phantom_model, "find"), gpu)
-
-    outputs = graph.run(find_inputs(sizes))
-
-    assert [array.shape for array in outputs] == [(2, 3, 3, 4), (2, 3, 3), (2, 3), (2, 3, sizes.dim)]
-    assert all(array.ctypes.data in gpu.pieces for array in outputs)
-    assert len(gpu.pieces) == len(find_inputs(sizes)) + len(outputs)
-    assert all(array.max() < 85 for array in outputs), "the stand-in's memory is full of 85 until it is written"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"prompts": np.zeros((1, 3, 128), np.float32)},  # of one film, beside patches of two
-        {"prompts": np.zeros((2, 3, 64), np.float32)},
-        {"prompts": np.zeros((2, 128), np.float32)},
-        {"prompts": np.zeros((2, 3, 128), np.float64)},
-        {"prompts": np.zeros((2, 0, 128), np.float32)},
-        {"prompt": np.zeros((2, 3, 128), np.float32)},
-    ],
-)
-def test_inputs_that_do_not_fit_are_refused(
-    phantom_model: Path, sizes: NetworkSizes, change: dict[str, NDArray[np.generic]]
+def test_a_graph_reads_and_writes_the_memory_of_the_gpu_and_takes_only_what_fits(
+    phantom_model: Path, sizes: NetworkSizes
 ) -> None:
     gpu = FakeGpu()
-    graph = Graph(graph_path(phantom_model, "find"), gpu)
+    graph, dim = Graph(graph_path(phantom_model, "find"), gpu), sizes.dim
+    patches = np.zeros((2, sizes.image_encoder.grid**2, dim), np.float32)
+    film: dict[str, NDArray[np.generic]] = {
+        "patches": patches,
+        "positions": patches,
+        "cls": np.zeros((2, dim), np.float32),
+    }
 
+    for prompts in (
+        np.zeros((1, 3, dim), np.float32),  # of one film, beside patches of two
+        np.zeros((2, 3, dim // 2), np.float32),
+        np.zeros((2, dim), np.float32),
+        np.zeros((2, 3, dim), np.float64),
+        np.zeros((2, 0, dim), np.float32),
+    ):
+        with pytest.raises(ModelError, match="the graph takes"):
+            graph.run(film | {"prompts": prompts})
     with pytest.raises(ModelError, match="the graph takes"):
-        graph.run(find_inputs(sizes) | change)
+        graph.run(film | {"prompt": np.zeros((2, 3, dim), np.float32)})
     assert not gpu.pieces, "nothing was brought to the GPU"
+    outputs = graph.run(film | {"prompts": np.zeros((2, 3, dim), np.float32)})
+
+    assert [array.shape for array in outputs] == [(2, 3, 3, 4), (2, 3, 3), (2, 3), (2, 3, dim)]
+    assert all(array.ctypes.data in gpu.pieces for array in outputs)
+    assert len(gpu.pieces) == len(film) + 1 + len(outputs)
+    assert all(array.max() < 85 for array in outputs), "the stand-in's memory is full of 85 until it is written"
 
 
 def test_the_provider_of_a_card_gets_the_stream_and_no_tf32() -> None:
@@ -343,26 +331,21 @@ def test_the_provider_of_a_card_gets_the_stream_and_no_tf32() -> None:
     assert refused.value.reason == "not_installed"
 
 
-def test_every_runtime_on_a_wrong_gpu_is_refused_in_turn(phantom_model: Path) -> None:
-    opened = open_first(phantom_model, engine="onnx-cuda", threads=1, gpu=WrongGpu())
-
-    assert opened.engine.name == "onnx"
-    assert [(each.engine, each.reason) for each in opened.fallbacks] == [
-        ("onnx-cuda", "not_proven"),
-        ("torch-cuda", "not_proven"),
-    ]
-    assert re.search(r"ONNX Runtime .* \(float32\) on NVIDIA H100 .* differs", opened.fallbacks[0].message)
-
-
-def test_without_proven_graphs_pytorch_answers(phantom_model: Path, tmp_path: Path) -> None:
+def test_the_next_runtime_answers_where_one_is_not_proven(phantom_model: Path, tmp_path: Path) -> None:
     bare = Path(shutil.copytree(phantom_model, tmp_path / "model"))
     (bare / PROOF).unlink()
 
-    opened = open_first(bare, engine="onnx-cuda", threads=1, gpu=FakeGpu())
+    wrong = open_first(phantom_model, engine="onnx-cuda", threads=1, gpu=WrongGpu())
+    unproven = open_first(bare, engine="onnx-cuda", threads=1, gpu=FakeGpu())
 
-    assert opened.engine.name == "torch-cuda"
-    assert [(each.engine, each.reason) for each in opened.fallbacks] == [("onnx-cuda", "no_graphs")]
-    assert "export.build" in opened.fallbacks[0].message
+    assert (wrong.engine.name, unproven.engine.name) == ("onnx", "torch-cuda")
+    assert [(each.engine, each.reason) for each in (*wrong.fallbacks, *unproven.fallbacks)] == [
+        ("onnx-cuda", "not_proven"),
+        ("torch-cuda", "not_proven"),
+        ("onnx-cuda", "no_graphs"),
+    ]
+    assert re.search(r"ONNX Runtime .* \(float32\) on NVIDIA H100 .* differs", wrong.fallbacks[0].message)
+    assert "export.build" in unproven.fallbacks[0].message
 
 
 @pytest.mark.parametrize(("lost", "kind"), [(False, DeviceError), (True, DeviceLost)])

@@ -33,7 +33,6 @@ from models.manifest import (
     Ages,
     DetectionRule,
     InputRule,
-    Manifest,
     ReportRule,
     ViewSizes,
     read_manifest,
@@ -41,34 +40,13 @@ from models.manifest import (
 )
 from models.reading.decision import decide, is_ratio_measured, is_ratio_trusted
 from models.views import ViewRule
+from tests.support.scripted_engine import ScriptedEngine, reader_of
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Cf"]), max_size=40)
 fractions = st.floats(0, 1)
 
 
-def manifest(
-    *, card: str = "nothing", thresholds: dict[str, float] | None = None, files: dict[str, str] | None = None
-) -> Manifest:
-    return Manifest(
-        name="tiny",
-        version="1",
-        licence="Apache-2.0",
-        trained_on=card,
-        intended_use="tests",
-        gray="voi",
-        input=InputRule(size=224, mean=0.505, std=0.248, resize="via_256"),
-        sizes=PUBLISHED_SIZES,
-        decisions=Decisions(
-            temperature=0.5,
-            default_threshold=0.5,
-            thresholds=thresholds or {},
-            review_band=0.1,
-            box_threshold=0.3,
-            region_threshold=0.5,
-        ),
-        report=ReportRule(max_sentences=7, emphasis=0.25),
-        files=files or {},
-    )
+PLAIN = reader_of(ScriptedEngine([], [])).manifest
 
 
 @given(texts, st.dictionaries(texts, fractions, max_size=3), st.dictionaries(texts, texts, max_size=3))
@@ -76,7 +54,8 @@ def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, card: str, thresholds: dict[str, float], files: dict[str, str]
 ) -> None:
     directory = tmp_path_factory.mktemp("model")
-    written = manifest(card=card, thresholds=thresholds, files=files)
+    decisions = replace(PLAIN.decisions, thresholds=thresholds)
+    written = replace(PLAIN, trained_on=card, decisions=decisions, files=files)
 
     write_manifest(directory, written)
 
@@ -92,17 +71,17 @@ def test_what_is_written_is_read(
             r"sizes\.image_encoder\.stem: 'convolution' is unknown; use 'patch'",
         ),
         ('pooling = "sum"', 'pooling = "mean"', r"sizes\.detector\.pooling: 'mean' is unknown; use 'sum'"),
-        ("temperature = 0.5", "temperature = 0.5\ntop_k = 3", r"decisions\.top_k: unknown key"),
+        ("temperature = 1.0", "temperature = 1.0\ntop_k = 3", r"decisions\.top_k: unknown key"),
         ("size = 224", "size = 256", r"input\.size \(256\) must equal sizes\.image_encoder\.image_size \(224\)"),
         ("dim = 512", "dim = 1024", r"sizes\.image_encoder\.output, prompt_encoder\.output \(512, 512\)"),
         ("max_length = 128", "max_length = 1025", r"sizes\.generator\.max_length \(1025\) must not exceed"),
-        ("Edema = 0.4", "Edema = nan", r"decisions\.thresholds\.Edema \(nan\) must lie in 0\.\.1"),
-        ('name = "tiny"', 'name = " "', "name must not be blank"),
-        ('name = "tiny"', "name = tiny", "is not TOML"),
+        ("fracture = 0.7", "fracture = nan", r"decisions\.thresholds\.fracture \(nan\) must lie in 0\.\.1"),
+        ('name = "scripted"', 'name = " "', "name must not be blank"),
+        ('name = "scripted"', "name = scripted", "is not TOML"),
     ],
 )
 def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, complaint: str) -> None:
-    write_manifest(tmp_path, manifest(thresholds={"Edema": 0.4}))
+    write_manifest(tmp_path, PLAIN)
     text = (tmp_path / MANIFEST).read_text()
     assert good in text
 
@@ -113,10 +92,10 @@ def test_a_mistake_is_told_by_its_key(tmp_path: Path, good: str, bad: str, compl
 
 
 def test_every_mistake_in_a_manifest_is_listed_at_once(tmp_path: Path) -> None:
-    write_manifest(tmp_path, manifest())
+    write_manifest(tmp_path, PLAIN)
     path = tmp_path / MANIFEST
-    text = path.read_text().replace('gray = "voi"', 'gray = "linear"\ncolor = 1').replace("std = 0.248\n", "")
-    path.write_text(text.replace("width = 768", 'width = "wide"').replace("temperature = 0.5", "temperature = 0", 1))
+    text = path.read_text().replace('gray = "voi"', 'gray = "linear"\ncolor = 1').replace("std = 0.25\n", "")
+    path.write_text(text.replace("width = 768", 'width = "wide"').replace("temperature = 1.0", "temperature = 0", 1))
 
     with pytest.raises(ModelError) as refused:
         read_manifest(tmp_path)
@@ -147,10 +126,9 @@ def test_what_is_no_manifest_is_not_read(tmp_path: Path, make: Callable[[Path], 
 
 
 def test_what_a_manifest_may_have_is_read_as_it_was_written(tmp_path: Path) -> None:
-    plain = manifest()
-    band = Band(lower=0.35, below=60, missed=3, within=20, shown=6)
+    band = Band(lower=0.35, below=60, missed=60, within=20, shown=20)  # a bound itself is allowed
     decisions = replace(
-        plain.decisions,
+        PLAIN.decisions,
         thresholds={"edema": 0.7},
         measurements={"edema": Measurement(measured_on="hospital", positives=20, negatives=80, band=band)},
         phantoms={"edema": PhantomThreshold(threshold=0.4, positives=3, negatives=7)},
@@ -159,17 +137,19 @@ def test_what_a_manifest_may_have_is_read_as_it_was_written(tmp_path: Path) -> N
     )
     rule = DetectionRule(scored_by="weights", temperature=0.2, scales={"edema": 1.3}, overlap=0.1)
     views = ViewRule(temperature=2.0, certain=0.9, mirrored=0.5, rotated=0.5)
-    sizes = replace(plain.sizes, views=ViewSizes(cells=7, width=8))
-    whole = replace(plain, decisions=decisions, detection=rule, views=views, sizes=sizes)
+    words = replace(WORDS, max_length=WORDS.positions, own_tokens=(0, WORDS.vocabulary - 1))
+    images = replace(IMAGES, layers=256)
+    sizes = replace(PLAIN.sizes, views=ViewSizes(cells=7, width=8), generator=words, image_encoder=images)
+    whole = replace(PLAIN, decisions=decisions, detection=rule, views=views, sizes=sizes)
 
     write_manifest(tmp_path, whole)
     assert read_manifest(tmp_path) == whole
     assert [path.name for path in tmp_path.iterdir()] == [MANIFEST]
-    write_manifest(tmp_path, plain)
-    assert read_manifest(tmp_path) == plain
+    write_manifest(tmp_path, PLAIN)
+    assert read_manifest(tmp_path) == PLAIN
     assert not {"detection", "views"} & tomllib.loads((tmp_path / MANIFEST).read_text(encoding="utf-8")).keys()
     with pytest.raises(ValueError, match="belong together"):
-        replace(plain, views=views)
+        replace(PLAIN, views=views)
 
 
 DECISIONS = Decisions(
@@ -211,20 +191,12 @@ def test_only_a_measured_threshold_calls_a_finding_present(
         assert trusted == "any" or decide(DECISIONS, unknown, 0.9, trusted=trusted) is FindingState.UNCALIBRATED
 
 
-def test_a_measured_band_goes_before_the_common_width() -> None:
-    wide = Band(lower=0.2, below=40, missed=2, within=30, shown=9)
-    measurements = {key: replace(own, band=wide) for key, own in DECISIONS.measurements.items()}
-    phantoms = {"edema": PhantomThreshold(threshold=0.8, positives=3, negatives=7, band=replace(wide, lower=0.7))}
-    decisions = replace(DECISIONS, measurements=measurements, phantoms=phantoms)
+def test_phantoms_have_thresholds_and_bands_of_their_own() -> None:
+    drawn = replace(DECISIONS, phantoms={"edema": replace(DRAWN, threshold=0.8, band=HIGH)}).on_phantoms()
 
-    real = [decide(decisions, "edema", probability, trusted="real") for probability in (0.199, 0.2, 0.699, 0.7)]
-    drawn = [
-        decide(decisions.on_phantoms(), "edema", probability, trusted="phantoms") for probability in (0.69, 0.7, 0.8)
-    ]
+    states = [decide(drawn, "edema", probability, trusted="phantoms") for probability in (0.74, 0.75, 0.8)]
 
-    assert real == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.INDETERMINATE, FindingState.PRESENT]
-    assert drawn == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.PRESENT], "a threshold of their own"
-    assert decide(decisions, "nodule", 0.599, trusted="any") is FindingState.ABSENT, "it has no band of its own"
+    assert states == [FindingState.ABSENT, FindingState.INDETERMINATE, FindingState.PRESENT]
 
 
 @pytest.mark.parametrize(
@@ -319,10 +291,3 @@ def test_a_number_that_makes_no_sense_is_refused_by_its_name(sound: object, wron
 def test_numbers_that_do_not_fit_each_other_are_refused(sound: object, wrong: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         replace(sound, **wrong)  # type: ignore[type-var] # any of these dataclasses
-
-
-def test_a_bound_itself_is_allowed() -> None:
-    assert replace(WORDS, max_length=WORDS.positions, own_tokens=(0, WORDS.vocabulary - 1)).positions == 1024
-    assert replace(IMAGES, layers=256).layers == 256
-    assert replace(BAND, missed=40, shown=9).missed == 40
-    assert [age for age in (17, 18, 65, 66) if age in Ages(least=18, most=65)] == [18, 65]

@@ -64,7 +64,7 @@ SIDELESS = ("edema", "fracture", "lung", "no", "opacity")
 """The words of a network that never learned the sides: it is asked about no other one."""
 
 
-def reader_with(engine: ScriptedEngine, vocabulary: tuple[str, ...] = (), **changes: object) -> ChexReader:
+def reader_with(engine: ScriptedEngine, vocabulary: tuple[str, ...] = (), /, **changes: object) -> ChexReader:
     """Make a reader whose sentences are checked, with other decisions; without a vocabulary it takes any words."""
     manifest = reader_of(engine).manifest
     decisions = replace(manifest.decisions, **changes)  # type: ignore[arg-type]
@@ -250,21 +250,13 @@ def test_report_and_group_say_why_a_finding_is_in_doubt(contradiction: Contradic
     assert f'"Small right pleural effusion." {words}' in texts
     assert (words in report_txt.render(report)) is (contradiction not in wording.OF_FILM)
     assert f'"reason": "{words}"' in json.dumps(report_json.report_to_json(report, []))
+    silent = samples.finding(sentence=None)
+    for doubted, said in ((silent, None), (replace(silent, contradiction=contradiction), words)):
+        assert wording.about_box(samples.film(findings=(doubted,)), doubted, doubted.boxes[0]) == said
 
 
 def test_what_speaks_against_a_film_stands_in_its_impression() -> None:
     assert {note for note in Note if view_check.is_doubt(note)} <= set(wording.CAUTIONS)
-
-
-def test_a_finding_without_a_sentence_still_says_why() -> None:
-    silent = samples.finding(sentence=None)
-
-    about = [
-        wording.about_box(samples.film(findings=(finding,)), finding, finding.boxes[0])
-        for finding in (silent, replace(silent, contradiction="other_side"))
-    ]
-
-    assert about == [None, wording.CONTRADICTIONS["other_side"]]
 
 
 SET = prompts.load("chexpert14")
@@ -323,6 +315,8 @@ def test_a_side_needs_a_measured_certainty(
 
 OPACITY = ReaderPrompt(key="lung_opacity", kind=EDEMA.kind, phrases=("Lung opacity",), negatives=("No lung opacity",))
 BOXES = np.array([[RIGHT_BASE, LEFT_BASE, LEFT_BASE]] * 2, dtype=np.float32)
+UNKNOWN: Mapping[str, object] = {"laterality": "unknown"}
+NOWHERE: Mapping[str, object] = {"laterality": "unknown", "boxes": ()}
 
 
 SIDED, PLAIN = ["Edema on the right.", "Fracture on the right."], ["There is edema.", "There is a fracture."]
@@ -432,31 +426,24 @@ def test_an_edema_without_an_opacity_is_to_be_reviewed(
 
 
 @pytest.mark.parametrize(
-    ("answer", "side", "place", "impression_begins"),
+    ("answer", "side", "place", "name"),
     [
-        ({"laterality": "boxes"}, Side.RIGHT, "told", "1. Right pleural effusion, 80 %"),
-        ({"laterality": "unknown"}, None, "no_side", "1. Pleural effusion, 80 %"),
-        ({"laterality": "unknown", "boxes": ()}, None, "no_place", "1. Pleural effusion, 80 %"),
+        ({}, Side.RIGHT, "told", "Right pleural effusion"),
+        (UNKNOWN, None, "no_side", "Pleural effusion"),
+        (NOWHERE, None, "no_place", "Pleural effusion"),
     ],
 )
 def test_all_outputs_begin_with_what_is_certain_of_a_place(
-    answer: dict[str, object], side: Side | None, place: str, impression_begins: str
+    answer: dict[str, object], side: Side | None, place: str, name: str
 ) -> None:
     finding = found(answer)
-
-    assert (finding.side, finding.place, {box.side for box in finding.boxes} <= {Side.RIGHT, None}) == (
-        side,
-        place,
-        True,
-    )
-    assert (finding.evidence is None) == (answer["laterality"] != "boxes")
     film = samples.film(findings=(finding,))
-    assert impression.of_film(film)[0] == impression_begins
-    assert ("Places by this model are not reliable" in wording.limits(film)) is (place != "told")
+
+    assert (finding.side, finding.place, finding.evidence is None) == (side, place, side is None)
+    assert impression.of_film(film)[0] == f"1. {name}, 80 %"
+    assert (wording.UNRELIABLE in wording.limits(film)) is (place != "told")
 
 
-UNKNOWN: Mapping[str, object] = {"laterality": "unknown"}
-NOWHERE: Mapping[str, object] = {"laterality": "unknown", "boxes": ()}
 UNPLACED = "Where it lies is not told: places by this model are not reliable."
 OF_NO_ZONE = "The box lies in a zone that is not told"
 

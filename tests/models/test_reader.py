@@ -82,21 +82,15 @@ def test_a_finding_is_present_from_its_threshold_on(probability: float, state: s
     assert trusted == [True, False], "nor is it denied"
 
 
-def test_a_threshold_without_a_judged_prompt_is_named_by_its_key() -> None:
+def test_a_prompt_set_that_fits_neither_manifest_nor_network_is_named_by_its_key() -> None:
     reader = reader_of(ScriptedEngine([], []))
     region = ReaderPrompt(key="fracture", kind=PromptKind.REGION, phrases=("Site of the fracture",))
-
-    reader.check([EDEMA, FRACTURE])
-    for prompts in ([EDEMA], [EDEMA, region]):
-        with pytest.raises(ModelError, match=r"decisions\.thresholds\.fracture .* correct or remove it"):
-            reader.check(prompts)
-
-
-def test_a_prompt_too_long_for_the_network_is_named_by_its_key() -> None:
-    reader = reader_of(ScriptedEngine([], []))
     longest, too_long = ("Fine", "heart " * 75), ("Fine", "heart " * 76)
 
     reader.check([FRACTURE, replace(EDEMA, phrases=longest, negatives=longest)])
+    for prompts in ([EDEMA], [EDEMA, region]):
+        with pytest.raises(ModelError, match=r"decisions\.thresholds\.fracture .* correct or remove it"):
+            reader.check(prompts)
     for prompt in (replace(EDEMA, phrases=too_long), replace(EDEMA, negatives=too_long)):
         with pytest.raises(ModelError, match=r"prompt edema: .* 76 tokens, the network reads 75"):
             reader.check([FRACTURE, prompt])

@@ -277,16 +277,7 @@ def test_an_error_of_one_caller_does_not_hurt_the_others(error: type[BaseExcepti
     assert callers.script.tokens() == ["a bad c", "a", "c", "a c", "c"]
 
 
-def test_an_error_of_a_call_reaches_its_caller_only() -> None:
-    callers = Callers(Scripted())
-
-    with pytest.raises(ZeroDivisionError):
-        callers.scheduler.call(lambda: 1 // 0)
-
-    assert callers.scheduler.call(lambda: 7) == 7
-
-
-def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
+def test_an_error_of_a_call_or_of_the_thread_reaches_its_caller_only() -> None:
     script, errors = Scripted(), [MemoryError("no room for a thread")]
 
     def begin() -> None:
@@ -298,6 +289,9 @@ def test_a_thread_that_ends_by_an_error_leaves_no_caller_waiting() -> None:
     with pytest.raises(MemoryError, match="no room"), ThreadPoolExecutor(1) as pool:
         pool.submit(scheduler.call, lambda: 1).result(LIMIT_SECONDS)
     assert scheduler.call(lambda: 2) == 2
+    with pytest.raises(ZeroDivisionError):
+        scheduler.call(lambda: 1 // 0)
+    assert scheduler.call(lambda: 7) == 7
 
 
 @pytest.mark.parametrize("within", [nullcontext, for_person])
@@ -330,20 +324,6 @@ def test_an_idle_scheduler_has_no_thread_and_may_be_forgotten() -> None:
     gc.collect()
 
     assert forgotten() is None
-
-
-def test_eight_hundred_calls_from_many_threads_all_end() -> None:
-    callers, counted = Callers(Scripted()), list[int]()
-
-    def ask(number: int) -> None:
-        with for_person() if number % 2 else nullcontext():
-            for _ in range(100):
-                callers.scheduler.call(lambda: counted.append(number))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(8)))
-
-    assert len(counted) == 800
 
 
 def _used_and_idle() -> Scheduler:

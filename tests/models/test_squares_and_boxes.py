@@ -31,33 +31,24 @@ corner_boxes = st.tuples(edges, edges, edges, edges).map(
 several = st.lists(corner_boxes, min_size=1, max_size=6).map(lambda boxes: np.array(boxes, dtype=np.float32))
 
 
-@given(several)
-def test_center_size_and_corners_are_inverse(corners: FloatArray) -> None:
-    back = unit_boxes.to_corners(unit_boxes.to_center_size(corners))
-
-    np.testing.assert_allclose(back, corners, atol=1e-6)
-
-
 @given(several, several)
-def test_numpy_and_torch_agree(first: FloatArray, second: FloatArray) -> None:
+def test_overlap_is_symmetric_within_its_bounds_and_the_same_in_numpy_and_torch(
+    first: FloatArray, second: FloatArray
+) -> None:
     tensor, other = torch.from_numpy(first), torch.from_numpy(second)
-
-    np.testing.assert_allclose(unit_boxes.iou(first, second), unit_boxes.iou(tensor, other), atol=1e-6)
-    np.testing.assert_allclose(unit_boxes.giou(first, second), unit_boxes.giou(tensor, other), atol=1e-6)
-    np.testing.assert_array_equal(unit_boxes.enclosing(first), unit_boxes.enclosing(tensor))
-    np.testing.assert_array_equal(unit_boxes.clip(first), unit_boxes.clip(tensor))
-
-
-@given(several, several)
-def test_overlap_is_symmetric_and_within_its_bounds(first: FloatArray, second: FloatArray) -> None:
     iou, giou = unit_boxes.iou(first, second), unit_boxes.giou(first, second)
 
     np.testing.assert_allclose(iou, unit_boxes.iou(second, first).T, atol=1e-6)
     assert ((iou >= 0) & (iou <= 1 + 1e-6)).all()
     assert ((giou >= -1 - 1e-6) & (giou <= iou + 1e-6)).all()
+    np.testing.assert_allclose(iou, unit_boxes.iou(tensor, other), atol=1e-6)
+    np.testing.assert_allclose(giou, unit_boxes.giou(tensor, other), atol=1e-6)
+    np.testing.assert_array_equal(unit_boxes.enclosing(first), unit_boxes.enclosing(tensor))
+    np.testing.assert_array_equal(unit_boxes.clip(first), unit_boxes.clip(tensor))
+    np.testing.assert_allclose(to_corners(to_center_size(first)), first, atol=1e-6)
 
 
-def test_overlap_of_known_boxes() -> None:
+def test_overlap_and_stretching_of_known_boxes() -> None:
     box = np.array([[0.0, 0.0, 0.5, 0.5]])
     others = np.array([[0.0, 0.0, 0.5, 0.5], [0.25, 0.0, 0.75, 0.5], [0.5, 0.5, 1.0, 1.0], [0.2, 0.2, 0.2, 0.2]])
 
@@ -66,11 +57,7 @@ def test_overlap_of_known_boxes() -> None:
     third = float(unit_boxes.iou(box, others)[0, 1])
     assert unit_boxes.suppress(others[:2], np.array([0.8, 0.9]), threshold=third) == [1, 0], "no more than that"
     assert unit_boxes.suppress(others[:2], np.array([0.8, 0.9]), threshold=third - 1e-6) == [1]
-
-
-def test_boxes_stretch_about_their_center_by_one_or_own_factors() -> None:
     boxes = np.array([[0.5, 0.4, 0.2, 0.1], [0.1, 0.9, 0.4, 0.2]])
-
     np.testing.assert_allclose(unit_boxes.scale(boxes, 2.0), [[0.5, 0.4, 0.4, 0.2], [0.1, 0.9, 0.8, 0.4]])
     each = unit_boxes.scale(torch.from_numpy(boxes), torch.tensor([[1.0], [0.5]]))
     np.testing.assert_allclose(each, [[0.5, 0.4, 0.2, 0.1], [0.1, 0.9, 0.2, 0.1]])

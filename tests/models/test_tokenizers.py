@@ -1,4 +1,4 @@
-"""Both tokenizers: against a plain byte-pair encoder written from spec §3, and against known sentences."""
+"""Both tokenizers, beside the recorded ids of `tests/lab/test_golden.py`: what every text becomes, and known ones."""
 
 from __future__ import annotations
 
@@ -24,23 +24,14 @@ from models.reading.tokenizers import (
     PromptTokenizer,
     SentenceTokenizer,
 )
+from tests.support.scripted_engine import PROMPTS, SENTENCES
 
 START, END = 49406, 49407
 
 
-@pytest.fixture(scope="module")
-def prompts() -> PromptTokenizer:
-    return PromptTokenizer(VOCABULARIES)
-
-
-@pytest.fixture(scope="module")
-def sentences() -> SentenceTokenizer:
-    return SentenceTokenizer(VOCABULARIES)
-
-
 @given(st.lists(st.text(max_size=200), max_size=4))
-def test_every_text_becomes_one_row_from_start_to_end(prompts: PromptTokenizer, texts: list[str]) -> None:
-    ids = prompts.encode(texts)
+def test_every_text_becomes_one_row_from_start_to_end(texts: list[str]) -> None:
+    ids = PROMPTS.encode(texts)
 
     assert ids.shape == (len(texts), CONTEXT) and ids.dtype == np.int64
     for row in ids:
@@ -48,9 +39,9 @@ def test_every_text_becomes_one_row_from_start_to_end(prompts: PromptTokenizer, 
         assert row[0] == START and row[end] == END
 
 
-def test_digits_stand_alone_and_marks_split_words(prompts: PromptTokenizer) -> None:
-    joined, other = prompts.encode(["t12-l1's", "t 1 2 - l 1 's"])
-    start, after_a_word, after_a_sign = prompts.encode(["<|startoftext|>", "heart<|endoftext|>", "!<|endoftext|>"])
+def test_digits_stand_alone_and_marks_split_words() -> None:
+    joined, other = PROMPTS.encode(["t12-l1's", "t 1 2 - l 1 's"])
+    start, after_a_word, after_a_sign = PROMPTS.encode(["<|startoftext|>", "heart<|endoftext|>", "!<|endoftext|>"])
 
     assert joined.tolist() == other.tolist()
     assert start[:3].tolist() == [START, START, END]
@@ -59,11 +50,11 @@ def test_digits_stand_alone_and_marks_split_words(prompts: PromptTokenizer) -> N
 
 
 @given(st.lists(st.sampled_from(["heart", "4", "no", "<|endoftext|>", "?"]), max_size=90))
-def test_a_text_is_cut_exactly_when_its_tokens_do_not_fit(prompts: PromptTokenizer, words: list[str]) -> None:
+def test_a_text_is_cut_exactly_when_its_tokens_do_not_fit(words: list[str]) -> None:
     text = " ".join(words)
 
-    assert prompts.count(text) == len(words)
-    assert int((prompts.encode([text]) != 0).sum()) == 2 + min(len(words), PROMPT_LIMIT)
+    assert PROMPTS.count(text) == len(words)
+    assert int((PROMPTS.encode([text]) != 0).sum()) == 2 + min(len(words), PROMPT_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -75,12 +66,10 @@ def test_a_text_is_cut_exactly_when_its_tokens_do_not_fit(prompts: PromptTokeniz
         (" No pneumothorax .", " No pneumothorax."),
     ],
 )
-def test_decoding_joins_spaced_words_and_keeps_a_leading_blank(
-    sentences: SentenceTokenizer, spaced: str, joined: str
-) -> None:
-    marked = [SENTENCE_END, *sentences.encode(spaced), SENTENCE_END, SENTENCE_END]
+def test_decoding_joins_spaced_words_and_keeps_a_leading_blank(spaced: str, joined: str) -> None:
+    marked = [SENTENCE_END, *SENTENCES.encode(spaced), SENTENCE_END, SENTENCE_END]
 
-    assert sentences.decode(marked) == joined
+    assert SENTENCES.decode(marked) == joined
 
 
 def test_a_damaged_vocabulary_is_refused(tmp_path: Path) -> None:
