@@ -469,13 +469,13 @@ NUMBERS = "is a Tensor, expected a dense tensor with numbers"
         pytest.param(
             "module.img_encoder.backbone.conv1.weight",
             torch.ones(2),
-            "is unknown; expected a key that begins with img_encoder.backbone., txt_encoder., detector., ",
+            "is unknown, expected a key that begins with img_encoder.backbone., txt_encoder., detector., ",
             marks=RUNTIMES,
         ),
         pytest.param(
             "detector.decoder.decoder_layers.0.extra",
             torch.ones(2),
-            "is unknown; expected a key that begins with detector.decoder.decoder_layers.0.norm_sa., ",
+            "is unknown, expected a key that begins with detector.decoder.decoder_layers.0.norm_sa., ",
             marks=RUNTIMES,
         ),
         ("post_decoder.gate", torch.tensor([float("nan")]), "holds nan, expected finite numbers"),

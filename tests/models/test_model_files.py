@@ -47,15 +47,16 @@ def written(folder: Path, model: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "name", [name if name.startswith("onnx") else pytest.param(name, marks=RUNTIMES) for name in MISSING]
-)
-def test_a_missing_model_file_is_named_with_its_remedy_at_once(tmp_path: Path, model: Path, name: str) -> None:
+@pytest.mark.parametrize("command", ["check", pytest.param("serve", marks=RUNTIMES)])
+@pytest.mark.parametrize("name", MISSING)
+def test_a_missing_model_file_is_named_with_its_remedy_at_once(
+    tmp_path: Path, model: Path, name: str, command: str
+) -> None:
     (model / name).unlink()
     program = "import sys; sys.modules.update(torch=None, onnxruntime=None); from node.__main__ import main; "
 
     done = subprocess.run(
-        [sys.executable, "-c", f"{program} sys.exit(main(['serve', {str(written(tmp_path, model))!r}]))"],
+        [sys.executable, "-c", f"{program} sys.exit(main([{command!r}, {str(written(tmp_path, model))!r}]))"],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
