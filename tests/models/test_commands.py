@@ -9,7 +9,9 @@ import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,6 +147,21 @@ def test_a_stopped_training_says_how_it_goes_on(
 
     assert train.main(["my.toml"]) == 130
     assert capsys.readouterr() == ("", said)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(("rank", "said"), [("0", "out/model: tiny 3\n"), ("1", "")])
+def test_only_the_first_process_of_a_training_says_where_its_model_lies(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, said: str
+) -> None:
+    run = SimpleNamespace(model=SimpleNamespace(name="tiny", version="3"))
+    monkeypatch.setattr(runfile, "is_view_run", lambda _: False)
+    monkeypatch.setattr(runfile, "read_run", lambda _: run)
+    monkeypatch.setattr(loop, "train_by", lambda *_: Path("out/model"))
+    monkeypatch.setenv("RANK", rank)
+
+    assert train.main(["my.toml"]) == 0
+    assert capsys.readouterr().out == said
 
 
 # --- models.golden ----------------------------------------------------------------------------------------------------

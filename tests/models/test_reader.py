@@ -455,20 +455,15 @@ def test_what_is_left_out_is_neither_found_nor_denied(phantom_model: Path, trust
 
 
 def test_words_never_learned_are_named_and_get_no_box(shipped: ChexReader, seen: Look) -> None:
-    drawn = box(0.4, 0.4, 0.6, 0.6)
+    drawn, strange, known = box(0.4, 0.4, 0.6, 0.6), ("Tuberculosis",), replace(EDEMA, key="tb")
     asked = [Question(prompt="Banana in the left lung, or tuberculosis"), Question(prompt="Cat", box=drawn)]
 
-    *strange, known = shipped.ask(seen, [*asked, Question(prompt="Edema")], reference=[EDEMA])
+    *unknown, answered = shipped.ask(seen, [*asked, Question(prompt="Edema")], reference=[EDEMA])
 
-    assert [answer.never_learned for answer in (*strange, known)] == [("banana", "tuberculosis"), ("cat",), ()]
-    for answer in strange:
+    assert [answer.never_learned for answer in (*unknown, answered)] == [("banana", "tuberculosis"), ("cat",), ()]
+    for answer in unknown:
         assert (answer.sentence, answer.score, answer.state, answer.boxes) == ("", None, None, ())
-    assert known.score is not None
-
-
-def test_a_prompt_set_with_words_never_learned_is_refused(shipped: ChexReader) -> None:
-    known, strange = replace(EDEMA, key="tb"), ("Tuberculosis",)
-
+    assert answered.score is not None
     for prompt in (replace(known, phrases=strange), replace(known, negatives=strange)):
         with pytest.raises(ModelError, match="prompt tb: this model never learned: tuberculosis; use other words"):
             shipped.check([*read_questions(DEFAULT).prompts, prompt])

@@ -146,9 +146,11 @@ def held_by_a_call(*, most_bytes: int = 1000) -> Callers:
 
 
 def test_a_person_waits_for_one_layer_of_a_film() -> None:
-    callers = held_in_a_film(3, tokens=3)
+    callers, of_calls = held_in_a_film(3, tokens=3), held_in_a_film(3, tokens=2)
 
     callers.write(Said("person", 2), for_person())
+    of_calls.call("another film")
+    of_calls.call("person", for_person())
 
     assert callers.finish() == {"film": None, "person": None}
     notes = callers.script.notes
@@ -156,17 +158,9 @@ def test_a_person_waits_for_one_layer_of_a_film() -> None:
     assert notes[place + 1] == "join person", "a person must wait for no second layer"
     assert callers.script.tokens() == ["person", "person", "film", "film", "film"]
     assert notes.count("layer 3 film") == 3, "the film's token must go on, not begin anew"
-
-
-def test_a_call_of_a_person_waits_for_one_layer_of_a_film() -> None:
-    callers = held_in_a_film(3, tokens=2)
-
-    callers.call("another film")
-    callers.call("person", for_person())
-
-    callers.finish()
-    place = callers.script.notes.index("layer 3 film")
-    assert callers.script.notes[place + 1 : place + 3] == ["call person", "call another film"]
+    of_calls.finish()
+    place = of_calls.script.notes.index("layer 3 film")
+    assert of_calls.script.notes[place + 1 : place + 3] == ["call person", "call another film"]
 
 
 def test_films_get_their_share_while_people_ask_without_end() -> None:
