@@ -71,16 +71,13 @@ def outgoing(**values: str | None) -> Dataset:
     ("said", "years", "sent"),
     [
         ("7Y", 7, "007Y"),
-        ("007Y", 7, "007Y"),
         ("007y", 7, "007Y"),
         (" 7 Y", 7, "007Y"),
-        ("7Y ", 7, "007Y"),
         ("18M", 1, "018M"),
         ("3W", 0, "003W"),
         ("10D", 0, "010D"),
         ("3650D", 9, None),
         ("7", 7, None),
-        ("007", 7, None),
         ("7 years", 7, None),
         ("18 months", 1, None),
         ("7.5Y", 7, None),
@@ -88,7 +85,6 @@ def outgoing(**values: str | None) -> Dataset:
         ("131Y", None, None),
         ("-07Y", None, None),
         ("child", None, None),
-        ("7Q", None, None),
     ],
 )
 def test_an_age_is_read_as_a_person_would_read_it(said: str, years: int | None, sent: str | None) -> None:
@@ -97,32 +93,22 @@ def test_an_age_is_read_as_a_person_would_read_it(said: str, years: int | None, 
     assert parse_header(as_written({"PatientAge": said})).age_has_unit is not said.isdecimal()
 
 
-def test_an_age_without_a_value_is_one_that_the_header_has() -> None:
+def test_every_unit_of_an_age_and_every_month_is_known_by_its_names() -> None:
     assert [parse_header(as_written({"PatientAge": age})).has_age for age in (None, "", "x")] == [False, True, True]
-
-
-@pytest.mark.parametrize(
-    ("number", "units"),
-    [
+    for number, units in (
         (366, "D DAY days"),
         (53, "W WK wks WEEK weeks"),
         (12, "M MO mos MTH mths MONTH months"),
         (1, "Y YR yrs YO YEAR years"),
-    ],
-)
-def test_every_unit_of_an_age_is_known(number: int, units: str) -> None:
-    assert {years_of(f"{number} {unit}") for unit in units.split()} == {1}
-    assert {years_of(f"{number - 1} {unit}") for unit in units.split()} == {0}
-
-
-@pytest.mark.parametrize("month", range(12))
-def test_every_month_is_known_by_its_name(month: int) -> None:
-    long = "January February March April May June July August September October November December".split()[month]
-
-    for name in (long, long[:3], long.upper()):
-        written = read_date(f"5 {name} 2019")
-        assert written is not None
-        assert written.only == date(2019, month + 1, 5)
+    ):
+        assert {years_of(f"{number} {unit}") for unit in units.split()} == {1}
+        assert {years_of(f"{number - 1} {unit}") for unit in units.split()} == {0}
+    months = "January February March April May June July August September October November December"
+    for month, name in enumerate(months.split(), 1):
+        for spelled in (name, name[:3], name.upper()):
+            written = read_date(f"5 {spelled} 2019")
+            assert written is not None
+            assert written.only == date(2019, month, 5)
 
 
 @pytest.mark.parametrize(
@@ -130,22 +116,18 @@ def test_every_month_is_known_by_its_name(month: int) -> None:
     [
         ("20190305", 5, "20190305"),
         ("2019-03-05", 5, "20190305"),
-        ("2019-3-5", 5, "20190305"),
         ("20190305120000.000000+0100", 5, "20190305"),
-        ("2019-03-05 12:00:00", 5, "20190305"),
         ("2019-03-05T12:00:00Z", 5, "20190305"),
         ("25.12.2018", 5, "20181225"),
         ("12/25/2018", 5, "20181225"),
         ("05-MAR-2019", 5, "20190305"),
         ("Mar 5, 2019", 5, "20190305"),
-        ("05.05.2019", 5, "20190505"),
         ("05.09.2006", 17, ""),
         ("20190000", 4, ""),
         ("20190300", 5, ""),
         ("2019", 4, ""),
         ("2024", 0, ""),
         ("190305", None, ""),
-        ("05.03.19", None, ""),
         ("20190230", None, ""),
         ("20250101", None, "20250101"),
         ("18000101", None, "18000101"),
@@ -194,18 +176,15 @@ def test_a_date_of_the_film_gives_the_age(dates: Mapping[str, str | None], years
         {"PatientAge": None, "PatientBirthDate": "2019-03-05", "StudyDate": None, "SeriesDate": "20240601"},
     ],
 )
-def test_no_child_is_read_by_a_model_for_adults(tmp_path: Path, values: Mapping[str, str | None]) -> None:
+def test_no_child_is_read_and_no_question_about_one_answered_by_a_model_for_adults(
+    tmp_path: Path, values: Mapping[str, str | None]
+) -> None:
     result = answered(tmp_path, **{"PatientBirthDate": None, **values})
 
     assert result.film is not None
     assert (result.film.is_read, result.film.reason) == (False, Reason.AGE)
     assert "age lies outside" in wording.not_processed(result.film)
-
-
-def test_no_question_about_a_film_of_a_child_is_answered(tmp_path: Path) -> None:
-    path = films.saved(tmp_path, films.thumbnail({"PatientAge": "011Y"}))
-    question = Question(prompt="Edema")
-
+    path, question = tmp_path / "film.dcm", Question(prompt="Edema")
     assert open_film.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
     with pytest.raises(InputError, match="age"):
         open_film.ask(path, [question], reader=AdultReader(), prompts=PROMPTS)
@@ -219,10 +198,6 @@ JUDGED = replace(
     samples.finding(sentence=None),
     reader=ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2024, 2, 1, 0, 30, tzinfo=UTC)),
 )
-
-
-def stating(offset: str | None) -> Dataset:
-    return as_written({"TimezoneOffsetFromUTC": offset})
 
 
 def report_on(source: Dataset, report: Report | None = None) -> Dataset:
@@ -268,9 +243,17 @@ def test_every_object_has_the_offset_of_its_film() -> None:
     assert {moment for dataset in found.values() for moment in moments(dataset)} == {"20240131 183015"}
 
 
+NO_OFFSETS = ("", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST")
+
+
 @pytest.mark.parametrize(
     ("values", "offset", "made_at"),
     [
+        *(({"TimezoneOffsetFromUTC": none}, "+0100", "20240201 003015") for none in NO_OFFSETS),
+        ({"TimezoneOffsetFromUTC": "+0545"}, "+0545", "20240201 051515"),
+        ({"TimezoneOffsetFromUTC": "+1400"}, "+1400", "20240201 133015"),
+        ({"TimezoneOffsetFromUTC": "-1200"}, "-1200", "20240131 113015"),
+        ({"TimezoneOffsetFromUTC": "+0000"}, "+0000", "20240131 233015"),
         ({"StudyDate": "20230731"}, "+0200", "20240201 013015"),
         ({"StudyDate": "20231130"}, "+0100", "20240201 003015"),
         ({"StudyDate": "20230326", "StudyTime": "015959"}, "+0100", "20240201 003015"),
@@ -280,28 +263,12 @@ def test_every_object_has_the_offset_of_its_film() -> None:
         ({"StudyDate": "18500731"}, "+0053", "20240201 002315"),
     ],
 )
-def test_an_object_has_the_offset_of_the_site_when_the_film_was_taken(
+def test_an_object_has_the_offset_of_its_film_or_that_of_the_site_when_it_was_taken(
     values: Mapping[str, str | None], offset: str, made_at: str
 ) -> None:
     dataset = report_on(as_written(values))
 
     assert (dataset.TimezoneOffsetFromUTC, moments(dataset)) == (offset, {made_at})
-
-
-@pytest.mark.parametrize("offset", [None, "", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST", "Z"])
-def test_without_a_valid_offset_the_zone_of_the_site_counts(offset: str | None) -> None:
-    dataset = report_on(stating(offset))
-
-    assert (dataset.TimezoneOffsetFromUTC, moments(dataset)) == ("+0100", {"20240201 003015"})
-
-
-@pytest.mark.parametrize("offset", ["+0545", "+1400", "-1200", "+0000", "-0330"])
-def test_every_offset_of_the_world_is_kept(offset: str) -> None:
-    dataset = report_on(stating(offset))
-
-    assert dataset.TimezoneOffsetFromUTC == offset
-    made_at = datetime.strptime(dataset.ContentDate + dataset.ContentTime + offset, "%Y%m%d%H%M%S%z")
-    assert made_at == samples.report().created_at
 
 
 @pytest.mark.parametrize(
@@ -319,7 +286,7 @@ def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
     later = replace(report, created_at=datetime(2024, 7, 1, tzinfo=UTC))
 
     def uid(of: Report, offset: str | None) -> str:
-        return str(report_on(stating(offset), of).SOPInstanceUID)
+        return str(report_on(as_written({"TimezoneOffsetFromUTC": offset}), of).SOPInstanceUID)
 
     assert uid(report, "-0500") == uid(later, "-0500")
     assert len({uid(report, offset) for offset in ("-0500", "+0100", None)}) == 3
@@ -330,7 +297,6 @@ def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
     [
         ({"TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, "20240131101530-0500"),
         ({"TimezoneOffsetFromUTC": "-0500"}, UTC_ZONE, "20240131101530-0500"),
-        ({"TimezoneOffsetFromUTC": "EST"}, samples.BERLIN, "20240131101530+0100"),
         ({}, samples.BERLIN, "20240131101530+0100"),
         ({"StudyDate": "20240731"}, samples.BERLIN, "20240731101530+0200"),
         ({"StudyTime": "1015"}, samples.BERLIN, "202401311015+0100"),

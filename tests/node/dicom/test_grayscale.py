@@ -51,34 +51,41 @@ def shown(film: Dataset, *, lowest: int = 0, bits: int = 12) -> FloatTable:
     return displayed(header, levels_of(header, pixels, lowest=lowest, bits=bits))
 
 
-def test_the_linear_window_is_that_of_the_standard() -> None:
-    gray = shown(films.ramp({"WindowCenter": 2048, "WindowWidth": 4096}))
-    narrow = shown(films.ramp({"WindowCenter": 1000, "WindowWidth": 101}))
+WIDE: dict[str, object] = {"WindowCenter": 2048, "WindowWidth": 4096}
+RAMP = np.arange(4096) / 4095
 
-    assert gray == pytest.approx(np.arange(4096) / 4095, abs=1e-6)
+
+def test_windows_are_those_of_the_standard() -> None:
+    """PS3.3 C.11.2.1.2 and C.11.2.1.3."""
+    of_1000: dict[str, object] = {"WindowCenter": 2000, "WindowWidth": 1000}
+    narrow = shown(films.ramp({"WindowCenter": 1000, "WindowWidth": 101}))
+    exact = shown(films.ramp({**of_1000, "VOILUTFunction": "LINEAR_EXACT"}))
+    sigmoid = shown(films.ramp({**of_1000, "VOILUTFunction": "Sigmoid"}))
+    rescaled = {"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": 3000, "WindowWidth": 2000}
+
+    assert shown(films.ramp(WIDE)) == pytest.approx(RAMP, abs=1e-6)
     assert narrow[949] == 0 and narrow[1050] == 1
     assert narrow[1000] == pytest.approx((1000 - 999.5) / 100 + 0.5, abs=1e-6)
-
-
-def test_exact_and_sigmoid_windows_are_those_of_the_standard() -> None:
-    exact = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "LINEAR_EXACT"}))
-    sigmoid = shown(films.ramp({"WindowCenter": 2000, "WindowWidth": 1000, "VOILUTFunction": "Sigmoid"}))
-
     assert (exact[1500], exact[2000], exact[2500]) == pytest.approx((0, 0.5, 1), abs=1e-6)
     assert (sigmoid[2000], sigmoid[2250]) == pytest.approx((0.5, 1 / (1 + np.exp(-1))), abs=1e-6)
+    assert shown(films.ramp(rescaled)) == pytest.approx(exact, abs=2e-3), "after the rescale"
+    first_of_two = films.ramp({"WindowCenter": [2048, 100], "WindowWidth": [4096, 10]})
+    assert shown(first_of_two) == pytest.approx(RAMP, abs=1e-6)
 
 
-def test_the_window_is_applied_after_the_rescale() -> None:
-    rescaled = films.ramp({"RescaleSlope": 2, "RescaleIntercept": -1000, "WindowCenter": 3000, "WindowWidth": 1000})
-    plain = films.ramp({"WindowCenter": 2000, "WindowWidth": 500, "VOILUTFunction": "LINEAR_EXACT"})
+def test_a_modality_table_comes_before_a_window_and_a_display_table_instead_and_inverse_films_are_turned() -> None:
+    falling = lut(0, [4095 - value for value in range(4096)], bits=12)
+    step = lut(1000, [0] * 1000 + [255] * 1000, bits=8)
+    packed = lut(0, [0], bits=8)
+    packed[0].LUTDescriptor = [4096, 0, 8]  # two entries of 8 bits in a word
+    packed[0].add_new("LUTData", "OW", (np.arange(4096) >> 4).astype(np.uint8).tobytes())
 
-    assert shown(rescaled) == pytest.approx(shown(plain), abs=2e-3)
-
-
-def test_the_first_of_several_windows_holds() -> None:
-    several = films.ramp({"WindowCenter": [2048, 100], "WindowWidth": [4096, 10]})
-
-    assert np.array_equal(shown(several), shown(films.ramp({"WindowCenter": 2048, "WindowWidth": 4096})))
+    assert shown(films.ramp({**WIDE, "ModalityLUTSequence": falling})) == pytest.approx(RAMP[::-1], abs=1e-6)
+    gray = shown(films.ramp({"VOILUTSequence": step, "WindowCenter": 10, "WindowWidth": 5}))
+    assert (gray[0], gray[1999], gray[2000], gray[4095]) == (0, 0, 1, 1)
+    assert shown(films.ramp({"VOILUTSequence": packed})) == pytest.approx((np.arange(4096) >> 4) / 255)
+    for inverse in ({"PhotometricInterpretation": "MONOCHROME1"}, {"PresentationLUTShape": "INVERSE"}):
+        assert shown(films.ramp({**WIDE, **inverse})) == pytest.approx(1 - RAMP, abs=1e-6)
 
 
 @pytest.mark.parametrize("window", [(None, None), ("NaN", 4096), (2048, "NaN"), (2048, 0), (2048, -5), (2048, None)])
@@ -90,26 +97,11 @@ def test_the_range_of_the_values_replaces_an_unusable_window(window: tuple[objec
     assert np.all(np.diff(gray) >= 0)
 
 
-def test_a_voi_lut_goes_before_a_window() -> None:
-    table = lut(1000, [0] * 1000 + [255] * 1000, bits=8)
-    gray = shown(films.ramp({"VOILUTSequence": table, "WindowCenter": 10, "WindowWidth": 5}))
-
-    assert (gray[0], gray[1999], gray[2000], gray[4095]) == (0, 0, 1, 1)
-
-
 @pytest.mark.parametrize(("lowest", "first"), [(0, 40_000), (-(2**15), 40_000 - 2**16)])
 def test_a_lut_that_begins_high_begins_below_0_only_for_signed_values(lowest: int, first: int) -> None:
     gray = shown(films.ramp({"VOILUTSequence": lut(40_000, [0, 255], bits=8)}), lowest=lowest, bits=16)
 
     assert np.array_equal(gray, np.arange(lowest, lowest + 2**16) > first)
-
-
-def test_a_voi_lut_may_hold_two_entries_of_8_bits_in_a_word() -> None:
-    table = lut(0, [0], bits=8)
-    table[0].LUTDescriptor = [4096, 0, 8]
-    table[0].add_new("LUTData", "OW", (np.arange(4096) >> 4).astype(np.uint8).tobytes())
-
-    assert shown(films.ramp({"VOILUTSequence": table})) == pytest.approx((np.arange(4096) >> 4) / 255)
 
 
 @pytest.mark.parametrize("keyword", ["VOILUTSequence", "ModalityLUTSequence"])
@@ -135,14 +127,6 @@ def test_big_and_little_endian_films_have_the_same_gray(tmp_path: Path, keyword:
     assert np.array_equal(grays[0], grays[1])
     assert len(np.unique(grays[0])) > 200
     assert np.all(np.diff(grays[0]) >= 0)
-
-
-def test_a_modality_lut_comes_before_the_window() -> None:
-    table = lut(0, [4095 - value for value in range(4096)], bits=12)
-
-    gray = shown(films.ramp({"ModalityLUTSequence": table, "WindowCenter": 2048, "WindowWidth": 4096}))
-
-    assert gray == pytest.approx(np.arange(4096)[::-1] / 4095, abs=1e-6)
 
 
 def test_a_lut_has_the_entries_that_it_says_or_is_refused() -> None:
@@ -192,7 +176,7 @@ def test_white_is_what_the_bits_of_a_lut_hold_unless_its_entries_are_of_others(
         ("MONOCHROME1", "identity", True, True),
     ],
 )
-def test_polarity_is_disputed_where_two_attributes_contradict_each_other(
+def test_polarity_is_disputed_where_two_attributes_contradict_and_half_a_window_is_one(
     photometric: str, shape: str | None, is_inverted: bool, is_disputed: bool
 ) -> None:
     film = films.ramp({"PresentationLUTShape": shape})
@@ -200,20 +184,9 @@ def test_polarity_is_disputed_where_two_attributes_contradict_each_other(
     header = parse_grayscale(film, photometric_interpretation=photometric)
 
     assert (header.is_inverted, header.is_disputed) == (is_inverted, is_disputed)
-
-
-@pytest.mark.parametrize(("keyword", "has_window"), [("WindowCenter", True), ("WindowWidth", True), ("Rows", False)])
-def test_half_a_window_is_one_that_the_header_has(keyword: str, has_window: bool) -> None:
-    header = films.changed(Dataset(), {keyword: 100})
-
-    assert parse_grayscale(header, photometric_interpretation="MONOCHROME2").has_window is has_window
-
-
-@pytest.mark.parametrize("inverse", [{"PhotometricInterpretation": "MONOCHROME1"}, {"PresentationLUTShape": "INVERSE"}])
-def test_an_inverse_film_is_turned_positive(inverse: dict[str, object]) -> None:
-    window: dict[str, object] = {"WindowCenter": 2048, "WindowWidth": 4096}
-
-    assert shown(films.ramp(window | inverse)) == pytest.approx(1 - shown(films.ramp(window)), abs=1e-6)
+    for keyword, has_window in (("WindowCenter", True), ("WindowWidth", True), ("Rows", False)):
+        half = films.changed(Dataset(), {keyword: 100})
+        assert parse_grayscale(half, photometric_interpretation=photometric).has_window is has_window
 
 
 @pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])

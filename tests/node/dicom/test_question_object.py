@@ -19,6 +19,7 @@ from tests.support.workstation import TRACKING, finding, graphic, group, item, n
 
 FILM = films.thumbnail()
 SQUARE = [2, 3, 20, 3, 20, 30, 2, 30, 2, 3]
+HIGHEST = 2**31 - MOST - 2  # leaves room for the numbers of the answers
 PLACE = (2.0, 3.0, 20.0, 30.0)
 
 
@@ -50,7 +51,7 @@ def test_a_graphic_is_asked_by_the_box_around_it(
     assert asked(drawn) == asked(measured) == [(expected, None)]
 
 
-def test_display_units_are_parts_of_the_displayed_area() -> None:
+def test_display_units_are_parts_of_the_displayed_area_unless_it_is_turned() -> None:
     half = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 0.5, 0.5], units="DISPLAY")])
     zoomed = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 1, 1], units="DISPLAY")])
     area = zoomed.DisplayedAreaSelectionSequence[0]
@@ -63,25 +64,20 @@ def test_display_units_are_parts_of_the_displayed_area() -> None:
 
     assert asked(half) == [((0, 0, FILM.Columns / 2, FILM.Rows / 2), None)]
     assert asked(zoomed) == [((10, 20, 30, 50), None)]
+    for half.ImageRotation, half.ImageHorizontalFlip in ((90, "N"), (0, "Y")):
+        assert "turned" in "; ".join(question_object.read(half).left_out)
 
 
-def test_a_text_belongs_to_the_nearest_graphic() -> None:
+def test_a_text_belongs_to_the_graphic_that_is_nearest_to_its_anchor_or_its_middle() -> None:
     left, right = rectangle(2, 3, 20, 30), rectangle(60, 3, 80, 30)
+    in_a_box = note("edema", 0, 0)
+    del in_a_box.AnchorPoint
+    in_a_box.BoundingBoxTopLeftHandCorner, in_a_box.BoundingBoxBottomRightHandCorner = [22, 4], [70, 8]
+    in_a_box.BoundingBoxAnnotationUnits = "PIXEL"
 
-    read = asked(state(FILM, graphics=[left, right], texts=[note("edema", 58, 5), note("  pleural\neffusion", 22, 5)]))
-
-    assert read == [(PLACE, "pleural effusion"), ((60, 3, 80, 30), "edema")]
-
-
-def test_a_text_in_a_box_of_its_own_belongs_to_the_graphic_that_is_nearest_to_its_middle() -> None:
-    text = note("edema", 0, 0)
-    del text.AnchorPoint
-    text.BoundingBoxTopLeftHandCorner, text.BoundingBoxBottomRightHandCorner = [22, 4], [70, 8]
-    text.BoundingBoxAnnotationUnits = "PIXEL"
-
-    read = asked(state(FILM, graphics=[rectangle(*PLACE), rectangle(60, 3, 80, 30)], texts=[text]))
-
-    assert read == [(PLACE, None), ((60, 3, 80, 30), "edema")]
+    for text in (note("edema", 58, 5), in_a_box):
+        read = asked(state(FILM, graphics=[left, right], texts=[text, note("  pleural\neffusion", 22, 5)]))
+        assert read == [(PLACE, "pleural effusion"), ((60, 3, 80, 30), "edema")]
 
 
 def compound(kind: str, **values: object) -> Dataset:
@@ -170,21 +166,17 @@ def test_the_words_of_a_group_are_the_prompt(content: list[Dataset], prompt: str
     assert (edges(question), question.prompt, question.tracking) == (PLACE, prompt, ("place 1", TRACKING))
 
 
-def test_a_region_of_several_numbers_is_asked_once() -> None:
+def test_a_region_of_several_numbers_is_asked_once_and_one_under_a_text_with_that_text() -> None:
     numbers = [
         item("NUM", workstation.coded(value, "SCT", "Area"), region(FILM, "POLYLINE", SQUARE)) for value in ("1", "2")
     ]
-
-    assert asked(report(FILM, group(finding("Edema"), *numbers))) == [(PLACE, "Edema")]
-
-
-def test_a_region_under_a_text_is_asked_with_that_text() -> None:
     comment = workstation.coded("121106", "DCM", "Comment")
     texts = [
         item("TEXT", comment, region(FILM, "POLYLINE", [x, 3, x + 9, 30]), TextValue=text)
         for x, text in ((2, "edema"), (40, "fracture"))
     ]
 
+    assert asked(report(FILM, group(finding("Edema"), *numbers))) == [(PLACE, "Edema")]
     assert asked(report(FILM, group(*texts))) == [((2, 3, 11, 30), "edema"), ((40, 3, 49, 30), "fracture")]
 
 
@@ -218,13 +210,7 @@ def test_what_cannot_be_asked_has_a_reason(dataset: Dataset, reason: str) -> Non
     assert reason in "; ".join(read.left_out)
 
 
-def test_a_turned_display_is_not_guessed_at() -> None:
-    turned = state(FILM, graphics=[graphic("POLYLINE", [0, 0, 0.5, 0.5], units="DISPLAY")])
-    for turned.ImageRotation, turned.ImageHorizontalFlip in ((90, "N"), (0, "Y")):
-        assert "turned" in "; ".join(question_object.read(turned).left_out)
-
-
-def test_an_object_says_who_made_it_and_what_it_is_called() -> None:
+def test_an_object_says_who_made_it_and_its_name_and_number() -> None:
     drawn = question_object.read(state(FILM, graphics=[rectangle(*PLACE)]))
     measured = question_object.read(report(FILM, group(region(FILM, "POLYLINE", SQUARE))))
 
@@ -232,24 +218,12 @@ def test_an_object_says_who_made_it_and_what_it_is_called() -> None:
     assert drawn.creators == measured.creators == {"workstation", "reader rita"}
     assert (drawn.labels, measured.labels) == ({"ask ai"}, {"ask ai"})
     assert (drawn.is_report, measured.is_report) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("number", "known"), [(None, 0), (-1, 0), (7, 7), (2**31 - MOST - 2, 2**31 - MOST - 2), (2**31 - 1, 0)]
-)
-def test_an_instance_number_leaves_room_for_those_of_the_answers(number: int | None, known: int) -> None:
-    drawn = films.changed(state(FILM, graphics=[rectangle(*PLACE)]), {"InstanceNumber": number})
-
-    assert question_object.read(drawn).instance_number == known
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("Rita^Reader=李^瑞", "Rita Reader"), ("Anonymous", ""), ("UNKNOWN^UNKNOWN", ""), ("", "")]
-)
-def test_who_asks_is_named_in_letters_or_not_at_all(name: str, said: str) -> None:
-    drawn = films.changed(state(FILM, graphics=[rectangle(*PLACE)]), {"ContentCreatorName": name})
-
-    assert question_object.read(drawn).asked_by == said
+    for name, said in (("Rita^Reader=李^瑞", "Rita Reader"), ("Anonymous", ""), ("UNKNOWN^UNKNOWN", ""), ("", "")):
+        named = films.changed(state(FILM, graphics=[rectangle(*PLACE)]), {"ContentCreatorName": name})
+        assert question_object.read(named).asked_by == said
+    for number, known in ((None, 0), (-1, 0), (7, 7), (HIGHEST, HIGHEST), (HIGHEST + 1, 0), (2**31 - 1, 0)):
+        numbered = films.changed(state(FILM, graphics=[rectangle(*PLACE)]), {"InstanceNumber": number})
+        assert question_object.read(numbered).instance_number == known
 
 
 @pytest.mark.parametrize("break_it", ["class", "StudyInstanceUID", "SeriesInstanceUID", "SOPInstanceUID"])
