@@ -72,17 +72,12 @@ def outgoing(**values: str | None) -> Dataset:
     [
         ("7Y", 7, "007Y"),
         ("007y", 7, "007Y"),
-        (" 7 Y", 7, "007Y"),
         ("18M", 1, "018M"),
-        ("3W", 0, "003W"),
         ("10D", 0, "010D"),
         ("3650D", 9, None),
         ("7", 7, None),
         ("7 years", 7, None),
-        ("18 months", 1, None),
-        ("7.5Y", 7, None),
         ("130Y", 130, "130Y"),
-        ("131Y", None, None),
         ("-07Y", None, None),
         ("child", None, None),
     ],
@@ -116,22 +111,17 @@ def test_every_unit_of_an_age_and_every_month_is_known_by_its_names() -> None:
     [
         ("20190305", 5, "20190305"),
         ("2019-03-05", 5, "20190305"),
-        ("20190305120000.000000+0100", 5, "20190305"),
         ("2019-03-05T12:00:00Z", 5, "20190305"),
-        ("25.12.2018", 5, "20181225"),
         ("12/25/2018", 5, "20181225"),
         ("05-MAR-2019", 5, "20190305"),
         ("Mar 5, 2019", 5, "20190305"),
         ("05.09.2006", 17, ""),
         ("20190000", 4, ""),
-        ("20190300", 5, ""),
-        ("2019", 4, ""),
         ("2024", 0, ""),
         ("190305", None, ""),
         ("20190230", None, ""),
         ("20250101", None, "20250101"),
         ("18000101", None, "18000101"),
-        ("unknown", None, ""),
     ],
 )
 def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None, sent: str) -> None:
@@ -145,7 +135,6 @@ def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None,
         ({"StudyDate": None, "SeriesDate": "20240601"}, 5),
         ({"StudyDate": "", "AcquisitionDate": "20240601"}, 5),
         ({"StudyDate": "", "AcquisitionDateTime": "20240601120000.000+0100"}, 5),
-        ({"StudyDate": "", "ContentDate": "2024-06-01"}, 5),
         *(
             ({"StudyDate": None, better: "20240601", worse: "20400601"}, 5)
             for better, worse in pairwise(
@@ -159,7 +148,6 @@ def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None,
         ({"StudyDate": "20240304"}, 4),
         ({"StudyDate": "2024"}, 4),
         ({"StudyDate": "20240601", "PatientBirthDate": "20190229"}, None),
-        ({"StudyDate": "20240601", "PatientAge": "045Y"}, 5),
         ({"StudyDate": "20240601", "PatientAge": "002Y"}, 2),
     ],
 )
@@ -193,7 +181,6 @@ def test_no_child_is_read_and_no_question_about_one_answered_by_a_model_for_adul
 UTC_ZONE = ZoneInfo("UTC")
 
 
-MADE_AT = datetime(2024, 1, 31, 23, 30, 15, tzinfo=UTC)
 JUDGED = replace(
     samples.finding(sentence=None),
     reader=ReaderMark(what=Assessment.ACCEPTED, by="anna", at=datetime(2024, 2, 1, 0, 30, tzinfo=UTC)),
@@ -208,26 +195,6 @@ def report_on(source: Dataset, report: Report | None = None) -> Dataset:
     return dataset
 
 
-def objects(values: Mapping[str, str | None]) -> dict[str, Dataset]:
-    """One object of each writer about a film with some values, read back from its bytes."""
-    source = as_written(values)
-    report = samples.report(replace(samples.several(), ratio=samples.ratio()), samples.unread(2))
-    received = samples.received(source, samples.bare(2), picture=np.zeros((samples.ROWS, samples.COLUMNS), np.uint8))
-    written = [
-        (f"{made.kind} {made.dataset.SeriesNumber}", made.dataset)
-        for made in write_objects(report, received, zone=samples.BERLIN, kinds=("sr", "sr3d", "text", "gsps", "sc"))
-    ]
-    alone, question = samples.report(samples.film()), replace(asked(), asked_at=MADE_AT)
-    answer = answers.write_objects(
-        question, alone, received[samples.film_uid(1)], zone=samples.BERLIN, kinds=("sr", "gsps")
-    )
-    written += [(f"answer {made.kind}", made.dataset) for made in answer]
-    note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)
-    own = [reference(written[0][1])]
-    written.append(("rejection", rejection.write(note, own, report, zone=samples.BERLIN).dataset))
-    return {name: dcmread(BytesIO(save_bytes(dataset))) for name, dataset in written}
-
-
 def moments(dataset: Dataset) -> set[str]:
     """When the object was made, by every pair of attributes that says so."""
     kinds = ("InstanceCreation", "Content", "PresentationCreation")
@@ -235,15 +202,24 @@ def moments(dataset: Dataset) -> set[str]:
 
 
 def test_every_object_has_the_offset_of_its_film() -> None:
-    found = objects({"TimezoneOffsetFromUTC": "-0500"})
+    source = as_written({"TimezoneOffsetFromUTC": "-0500"})
+    received = samples.received(source, picture=np.zeros((samples.ROWS, samples.COLUMNS), np.uint8))
+    report, zone = samples.report(replace(samples.several(), ratio=samples.ratio())), samples.BERLIN
+    of_film = write_objects(report, received, zone=zone, kinds=("sr", "sr3d", "text", "gsps", "sc"))
+    question = replace(asked(), asked_at=report.created_at)
+    of_answer = answers.write_objects(question, report, *received.values(), zone=zone, kinds=("sr", "gsps"))
+    made = [written.dataset for written in (*of_film, *of_answer)]
+    note = RejectionNote(title=TITLES["113001"], rejected=frozenset((samples.film_uid(1),)), header=source)
+    made.append(rejection.write(note, [reference(made[0])], report, zone=zone).dataset)
 
-    assert len(found) >= 12
-    assert {dataset.StudyTime for dataset in found.values()} == {"101530.5"}
-    assert {dataset.TimezoneOffsetFromUTC for dataset in found.values()} == {"-0500"}
-    assert {moment for dataset in found.values() for moment in moments(dataset)} == {"20240131 183015"}
+    found = [dcmread(BytesIO(save_bytes(dataset))) for dataset in made]
+
+    assert len(found) >= 9
+    said = {(dataset.StudyTime, dataset.TimezoneOffsetFromUTC, *moments(dataset)) for dataset in found}
+    assert said == {("101530.5", "-0500", "20240131 183015")}
 
 
-NO_OFFSETS = ("", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", "EST")
+NO_OFFSETS = ("", "-500", "+1430", "-1230", "-0000", "+01:00", "EST")
 
 
 @pytest.mark.parametrize(
@@ -253,9 +229,7 @@ NO_OFFSETS = ("", "-500", "+2500", "+1430", "-1230", "-0000", "+01:00", "0100", 
         ({"TimezoneOffsetFromUTC": "+0545"}, "+0545", "20240201 051515"),
         ({"TimezoneOffsetFromUTC": "+1400"}, "+1400", "20240201 133015"),
         ({"TimezoneOffsetFromUTC": "-1200"}, "-1200", "20240131 113015"),
-        ({"TimezoneOffsetFromUTC": "+0000"}, "+0000", "20240131 233015"),
         ({"StudyDate": "20230731"}, "+0200", "20240201 013015"),
-        ({"StudyDate": "20231130"}, "+0100", "20240201 003015"),
         ({"StudyDate": "20230326", "StudyTime": "015959"}, "+0100", "20240201 003015"),
         ({"StudyDate": "20230326", "StudyTime": "03"}, "+0200", "20240201 013015"),
         ({"StudyDate": "20230326", "StudyTime": None}, "+0200", "20240201 013015"),
@@ -282,14 +256,14 @@ def test_what_a_reader_said_has_the_offset_too(values: Mapping[str, str | None],
 
 
 def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
-    report = samples.report(samples.film())
-    later = replace(report, created_at=datetime(2024, 7, 1, tzinfo=UTC))
-
-    def uid(of: Report, offset: str | None) -> str:
-        return str(report_on(as_written({"TimezoneOffsetFromUTC": offset}), of).SOPInstanceUID)
-
-    assert uid(report, "-0500") == uid(later, "-0500")
-    assert len({uid(report, offset) for offset in ("-0500", "+0100", None)}) == 3
+    now = samples.report(samples.film())
+    later = replace(now, created_at=datetime(2024, 7, 1, tzinfo=UTC))
+    uids = {
+        report_on(as_written({"TimezoneOffsetFromUTC": offset}), of).SOPInstanceUID
+        for of in (now, later)
+        for offset in ("-0500", "+0100", None)
+    }
+    assert len(uids) == 3
 
 
 @pytest.mark.parametrize(
@@ -299,9 +273,7 @@ def test_an_offset_is_part_of_an_object_and_its_time_is_not() -> None:
         ({"TimezoneOffsetFromUTC": "-0500"}, UTC_ZONE, "20240131101530-0500"),
         ({}, samples.BERLIN, "20240131101530+0100"),
         ({"StudyDate": "20240731"}, samples.BERLIN, "20240731101530+0200"),
-        ({"StudyTime": "1015"}, samples.BERLIN, "202401311015+0100"),
         ({"StudyTime": None}, samples.BERLIN, "20240131"),
-        ({"StudyTime": None, "TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, "20240131"),
         ({"StudyDate": None, "TimezoneOffsetFromUTC": "-0500"}, samples.BERLIN, ""),
         ({}, UTC_ZONE, "20240131101530"),
         ({}, ZoneInfo("Etc/UTC"), "20240131101530+0000"),
@@ -318,13 +290,8 @@ def test_a_message_says_at_which_offset_a_film_was_taken(
     assert {segment.text(14) for segment in message.named("OBX")} == {at}
 
 
-@pytest.mark.parametrize(
-    ("zone", "is_warned"), [("UTC", True), ("Europe/Berlin", False), ("Etc/UTC", False), ("Atlantic/Reykjavik", False)]
-)
-def test_a_site_whose_zone_was_left_at_utc_is_warned(zone: str, is_warned: bool, tmp_path: Path) -> None:
-    settings = Settings(storage=StorageSettings(directory=tmp_path), site=SiteSettings(timezone=zone))
-
-    [check] = check_clock(settings)
-
-    assert check.message.endswith(config.ZONE_IS_LEFT) is is_warned
-    assert passed([check])
+def test_a_site_whose_zone_was_left_at_utc_is_warned(tmp_path: Path) -> None:
+    for zone, is_warned in (("UTC", True), ("Europe/Berlin", False), ("Etc/UTC", False)):
+        [check] = check_clock(Settings(storage=StorageSettings(directory=tmp_path), site=SiteSettings(timezone=zone)))
+        assert check.message.endswith(config.ZONE_IS_LEFT) is is_warned
+        assert passed([check])

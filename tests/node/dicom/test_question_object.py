@@ -110,16 +110,7 @@ def test_a_compound_graphic_is_asked_once_if_it_is_a_box(
     assert said == ([] if expected else [True])
 
 
-def test_an_annotation_that_names_no_film_is_on_all_of_them_but_for_the_square_of_the_node() -> None:
-    drawn = state(FILM, graphics=[rectangle(*PLACE)])
-    del drawn.GraphicAnnotationSequence[0].ReferencedImageSequence
-    assert asked(drawn) == [(PLACE, None)]
-
-    drawn.GraphicAnnotationSequence[0].GraphicLayer = identity.ANALYZED_LAYER
-    assert asked(drawn) == []
-
-
-def test_a_text_without_a_graphic_is_asked_of_the_film() -> None:
+def test_a_text_without_a_graphic_is_asked_of_the_film_and_a_graphic_without_a_film_of_all() -> None:
     assert asked(state(FILM, texts=[note("edema", 5, 5)])) == [(None, "edema")]
     of_one = report(FILM, group(finding("Edema")))
     assert asked(of_one) == [(None, "Edema")]
@@ -127,6 +118,11 @@ def test_a_text_without_a_graphic_is_asked_of_the_film() -> None:
     another = films.changed(deepcopy(series.ReferencedSOPSequence[0]), {"ReferencedSOPInstanceUID": "1.2.3"})
     series.ReferencedSOPSequence = [*series.ReferencedSOPSequence, another]
     assert asked(of_one) == [], "nobody knows of which film"
+    drawn = state(FILM, graphics=[rectangle(*PLACE)])
+    del drawn.GraphicAnnotationSequence[0].ReferencedImageSequence
+    assert asked(drawn) == [(PLACE, None)], "on all films"
+    drawn.GraphicAnnotationSequence[0].GraphicLayer = identity.ANALYZED_LAYER
+    assert asked(drawn) == [], "the square of the node"
 
 
 def test_the_segments_of_a_dashed_box_are_one_box_without_broken_ones() -> None:
@@ -178,15 +174,6 @@ def test_a_region_of_several_numbers_is_asked_once_and_one_under_a_text_with_tha
 
     assert asked(report(FILM, group(finding("Edema"), *numbers))) == [(PLACE, "Edema")]
     assert asked(report(FILM, group(*texts))) == [((2, 3, 11, 30), "edema"), ((40, 3, 49, 30), "fracture")]
-
-
-def test_what_exceeds_the_bound_is_said() -> None:
-    boxes = [rectangle(x, 3, x + 2, 30) for x in range(MOST + 5)]
-
-    read = question_object.read(state(FILM, graphics=boxes))
-
-    assert len(read.questions) == MOST
-    assert read.left_out == (f"5 of {MOST + 5} questions: one object may ask {MOST}",)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +239,10 @@ def test_deep_and_wide_objects_are_read_within_bounds() -> None:
     deep: QuestionObject = question_object.read(nested(14))
     wide = question_object.read(state(FILM, graphics=[rectangle(*PLACE)], texts=texts))
 
+    boxes = [rectangle(x, 3, x + 2, 30) for x in range(MOST + 5)]
+    bounded = question_object.read(state(FILM, graphics=boxes))
+    assert len(bounded.questions) == MOST
+    assert bounded.left_out == (f"5 of {MOST + 5} questions: one object may ask {MOST}",)
     assert deep.questions == ()
     assert "only the first 1000 graphics and texts are looked at" in wide.left_out
     many = question_object.read(report(FILM, group(*[finding("Edema")] * 5000)))

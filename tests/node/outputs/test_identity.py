@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
@@ -16,7 +15,6 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
-from node.commands import read_files
 from node.commands.explain.film import explain_file
 from node.commands.explain.study import explain_uid
 from node.config import SiteSettings
@@ -78,71 +76,50 @@ def said_in(message: Message, segment: str, field: int, component: int = 1) -> s
     return next(message.named(segment)).text(field, component)
 
 
-WHOLE: Final = {
-    "two blanks": ("PatientID", "12  3456", ("PID", 3, 1)),
-    "two blanks after a letter": ("PatientID", "A  77", ("PID", 3, 1)),
-    "padding is none": ("PatientID", " A 77 ", ("PID", 3, 1)),
-    "small letters": ("PatientID", "a77", ("PID", 3, 1)),
-    "64 characters": ("PatientID", "9" * 64, ("PID", 3, 1)),
-    "HL7 delimiters": ("PatientID", "A|7^7&~", ("PID", 3, 1)),
-    "blanks of an issuer": ("IssuerOfPatientID", "ST  JAMES", ("PID", 3, 4)),
-    "blanks of an accession number": ("AccessionNumber", "A  17", ("OBR", 18, 1)),
-    "16 characters": ("AccessionNumber", "A" * 16, ("OBR", 18, 1)),
-    "blanks of a study id": ("StudyID", "S  1", ("OBR", 19, 1)),
-    "blanks of a name": ("PatientName", "van  der  Meer^Jan", ("PID", 5, 1)),
+IN_MESSAGE: Final[dict[str, Place]] = {
+    "PatientID": ("PID", 3, 1),
+    "IssuerOfPatientID": ("PID", 3, 4),
+    "PatientName": ("PID", 5, 1),
+    "AccessionNumber": ("OBR", 18, 1),
+    "StudyID": ("OBR", 19, 1),
+}
+# what a header says, what an object says then, and what a message says
+COPIED: Final[dict[str, tuple[str, object, str, str]]] = {
+    # character by character
+    "two blanks after a letter": ("PatientID", "A  77", "A  77", "A  77"),
+    "padding is none": ("PatientID", " A 77 ", "A 77", "A 77"),
+    "small letters": ("PatientID", "a77", "a77", "a77"),
+    "64 characters": ("PatientID", "9" * 64, "9" * 64, "9" * 64),
+    "HL7 delimiters": ("PatientID", "A|7^7&~", "A|7^7&~", "A|7^7&~"),
+    "blanks of an issuer": ("IssuerOfPatientID", "ST  JAMES", "ST  JAMES", "ST  JAMES"),
+    "16 characters": ("AccessionNumber", "A" * 16, "A" * 16, "A" * 16),
+    "blanks of a study id": ("StudyID", "S  1", "S  1", "S  1"),
+    "blanks of a name": ("PatientName", "van  der  Meer^Jan", "van  der  Meer^Jan", "van  der  Meer"),
+    # too long: whole in HL7 or nowhere
+    "a long accession number": ("AccessionNumber", LONG, "", LONG),
+    "a long study id": ("StudyID", "S" * 17, "", "S" * 17),
+    "a long name": ("PatientName", "N" * 65, "", "N" * 65),
+    # unusable: no part leaves
+    "two patient ids": ("PatientID", ["P-1", "P-2"], "", ""),
+    "a backslash at the end": ("PatientID", ["P-1", ""], "", ""),
+    "a tab": ("PatientID", "A\t77", "", ""),
+    "two issuers": ("IssuerOfPatientID", ["X", "Y"], "", ""),
+    "two names": ("PatientName", ["Doe^Jane", "Roe^Richard"], "", ""),
+    "a name of six parts": ("PatientName", "a^b^c^d^e^f", "", ""),
+    "a control character in a name": ("PatientName", "Doe\x07^Jane", "", ""),
 }
 
 
-@pytest.mark.parametrize(("keyword", "value", "place"), WHOLE.values(), ids=WHOLE)
-def test_an_identifier_is_copied_character_by_character(keyword: str, value: str, place: Place) -> None:
+@pytest.mark.parametrize(("keyword", "value", "in_sr", "in_hl7"), COPIED.values(), ids=COPIED)
+def test_an_identifier_is_copied_character_by_character_or_left_out(
+    keyword: str, value: object, in_sr: str, in_hl7: str
+) -> None:
     source = header({keyword: value})
 
-    assert str(as_sr(source)[keyword].value) == value.strip()
-    assert said_in(as_message(source), *place) == value.strip().split("^" if keyword == "PatientName" else "\0")[0]
-
-
-LONGER: Final = {
-    "patient id": ("PatientID", "7" * 70, ("PID", 3, 1)),
-    "issuer": ("IssuerOfPatientID", "I" * 65, ("PID", 3, 4)),
-    "accession number": ("AccessionNumber", LONG, ("OBR", 18, 1)),
-    "accession number as filler": ("AccessionNumber", LONG, ("ORC", 3, 1)),
-    "study id": ("StudyID", "S" * 17, ("OBR", 19, 1)),
-    "name": ("PatientName", "N" * 65, ("PID", 5, 1)),
-}
-
-
-@pytest.mark.parametrize(("keyword", "value", "place"), LONGER.values(), ids=LONGER)
-def test_an_identifier_too_long_is_whole_in_hl7_or_nowhere(keyword: str, value: str, place: Place) -> None:
-    source = header({keyword: value})
-
-    assert not as_sr(source).get(keyword)
-    assert said_in(as_message(source), *place) == value
-
-
-UNUSABLE: Final = {
-    "two patient ids": ("PatientID", ["P-1", "P-2"]),
-    "a backslash at the end": ("PatientID", ["P-1", ""]),
-    "a tab": ("PatientID", "A\t77"),
-    "a line break": ("PatientID", "A\r\n77"),
-    "two accession numbers": ("AccessionNumber", ["A-1", "A-2"]),
-    "two issuers": ("IssuerOfPatientID", ["X", "Y"]),
-    "two names": ("PatientName", ["Doe^Jane", "Roe^Richard"]),
-    "a name of six parts": ("PatientName", "a^b^c^d^e^f"),
-    "a name of four groups": ("PatientName", "a=b=c=d"),
-    "a control character in a name": ("PatientName", "Doe\x07^Jane"),
-}
-
-
-@pytest.mark.parametrize(("keyword", "value"), UNUSABLE.values(), ids=UNUSABLE)
-def test_no_part_of_an_unusable_identifier_leaves(keyword: str, value: object) -> None:
-    source = header({keyword: value})
-    places = {"PatientID": ("PID", 3, 1), "IssuerOfPatientID": ("PID", 3, 4), "PatientName": ("PID", 5, 1)}
-
+    assert str(as_sr(source).get(keyword, "")) == in_sr
     message = as_message(source)
-
-    assert not as_sr(source).get(keyword)
-    sent = said_in(message, *places.get(keyword, ("OBR", 18, 1)))
-    assert sent == "" or (keyword == "PatientID" and said_in(message, "PID", 3, 4) == "ChEX Node")
+    is_made_up = keyword == "PatientID" and said_in(message, "PID", 3, 4) == "ChEX Node"
+    assert ("" if is_made_up else said_in(message, *IN_MESSAGE[keyword])) == in_hl7
 
 
 def test_a_leaked_null_of_hl7_names_no_patient() -> None:
@@ -152,31 +129,26 @@ def test_a_leaked_null_of_hl7_names_no_patient() -> None:
     assert '""' not in next(message.named("PID")).fields[5]
 
 
+# the number of a film, those of its requests, that in HL7, those in the objects
 REQUESTS: Final = {
-    "a long number of the film is not replaced": ({"AccessionNumber": LONG}, {"AccessionNumber": "B-2"}, LONG, "B-2"),
-    "that of the request": ({"AccessionNumber": ""}, {"AccessionNumber": "B  2"}, "B  2", "B  2"),
-    "a long one of the request": ({"AccessionNumber": ""}, {"AccessionNumber": LONG}, LONG, ""),
-    "a long one beside the film's": ({"AccessionNumber": "A-1"}, {"AccessionNumber": LONG}, "A-1", ""),
+    "a long number of the film is not replaced": (LONG, ["B-2"], LONG, "B-2"),
+    "that of the request": ("", ["B  2"], "B  2", "B  2"),
+    "a long one of the request": ("", [LONG], LONG, ""),
+    "a long one beside the film's": ("A-1", [LONG], "A-1", ""),
+    "two are not chosen from": ("", ["A-1", "A-2"], "", "A-1 A-2"),
 }
 
 
-@pytest.mark.parametrize(("film", "request_item", "in_hl7", "in_sr"), REQUESTS.values(), ids=REQUESTS)
+@pytest.mark.parametrize(("film", "of_requests", "in_hl7", "in_sr"), REQUESTS.values(), ids=REQUESTS)
 def test_no_number_stands_in_for_one_that_is_too_long(
-    film: dict[str, str], request_item: dict[str, str], in_hl7: str, in_sr: str
+    film: str, of_requests: list[str], in_hl7: str, in_sr: str
 ) -> None:
-    source = header({**film, "RequestAttributesSequence": requested(**request_item)})
+    requests = [item for number in of_requests for item in requested(AccessionNumber=number)]
+    source = header({"AccessionNumber": film, "RequestAttributesSequence": requests})
 
     assert said_in(as_message(source), "OBR", 18) == in_hl7
-    requests = as_sr(source).get("ReferencedRequestSequence", [])
-    assert "".join(str(item.AccessionNumber) for item in requests) == in_sr
-
-
-def test_two_numbers_of_two_requests_are_not_chosen_from() -> None:
-    both = [*requested(AccessionNumber="A-1"), *requested(AccessionNumber="A-2")]
-    source = header({"AccessionNumber": "", "RequestAttributesSequence": both})
-
-    assert said_in(as_message(source), "OBR", 18) == ""
-    assert [item.AccessionNumber for item in as_sr(source).ReferencedRequestSequence] == ["A-1", "A-2"]
+    found = as_sr(source).get("ReferencedRequestSequence", [])
+    assert " ".join(str(item.AccessionNumber) for item in found) == in_sr
 
 
 NOBODYS: Final = SiteSettings().nobodys
@@ -189,7 +161,7 @@ class Node:
         self.spool, self.orders = Spool(folder), OrderStore(folder, nobodys=NOBODYS)
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
         pipeline = Pipeline(
-            films=FilmReader(spool=self.spool, reader=ScriptedReader(critical=folder / "critical"), prompts=PROMPTS),
+            films=FilmReader(spool=self.spool, reader=ScriptedReader(), prompts=PROMPTS),
             orders=self.orders,
             zone=ZoneInfo("UTC"),
             kinds=kinds or ("sr", "gsps", "oru"),
@@ -256,11 +228,9 @@ def order(
 # film, orders, the placer number of the order that its result answers
 MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
     "its own": ({}, [order()], "PL1"),
-    "its own of 19 characters": ({"AccessionNumber": LONG}, [order(LONG)], "PL1"),
     "cut at 16 another's": ({"AccessionNumber": LONG}, [order(LONG[:16], "P-2", placer="PL2"), order(LONG)], "PL1"),
     "cut at 16 alone": ({"AccessionNumber": LONG}, [order(LONG[:16])], ""),
     "blanks merged": ({"AccessionNumber": "A  17"}, [order("A 17")], ""),
-    "inner blanks": ({"AccessionNumber": "A  17"}, [order("A  17")], "PL1"),
     "another case": ({}, [order("a-17")], ""),
     "another patient": ({}, [order(patient="P-2")], ""),
     "another patient by study": ({}, [order("", "P-2", study=STUDY)], ""),
@@ -268,16 +238,12 @@ MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
     "another patient before its own": ({}, [order(patient="P-2", placer="PL2"), order()], "PL1"),
     "by study": ({}, [order("", study=STUDY)], "PL1"),
     "by study with another number": ({}, [order("A-18", study=STUDY)], ""),
-    "patient with two blanks": ({"PatientID": "12  34"}, [order(patient="12  34")], "PL1"),
     "patient with one blank less": ({"PatientID": "12  34"}, [order(patient="12 34")], ""),
-    "patient in another case": ({}, [order(patient="p-1")], ""),
     "a long patient id": ({"PatientID": "7" * 70}, [order(patient="7" * 70)], "PL1"),
-    "a long patient id cut": ({"PatientID": "7" * 70}, [order(patient="7" * 64)], ""),
     "one of several identifiers": ({}, [order(patient="X-9^^^OTHER~P-1^^^CLINIC")], "PL1"),
     "same authority": ({"IssuerOfPatientID": "CLINIC"}, [order(patient="P-1^^^CLINIC")], "PL1"),
     "its universal id": ({"IssuerOfPatientID": "1.2.3"}, [order(patient="P-1^^^CLINIC&1.2.3&ISO")], "PL1"),
     "another authority": ({"IssuerOfPatientID": "CLINIC"}, [order(patient="P-1^^^OTHER")], ""),
-    "no authority in the order": ({"IssuerOfPatientID": "CLINIC"}, [order()], "PL1"),
     "no patient on the film": ({"PatientID": None}, [order()], ""),
     "no patient on the film by study": ({"PatientID": None}, [order("", study=STUDY)], ""),
     "two patient ids": ({"PatientID": ["P-1", "P-2"]}, [order()], ""),
@@ -345,7 +311,6 @@ XIANG, YILMAZ = ({**NOBODY, "PatientName": name} for name in ("Xiang^Xu", "Yilma
 OF_G, OF_H = ({**X, "IssuerOfPatientID": issuer} for issuer in ("G", "H"))
 UNREQUESTED, NOBODY_UNREQUESTED = ({**film, "AccessionNumber": ""} for film in (X, NOBODY))
 LONG_1, LONG_2 = ({**X, "PatientID": f"{'7' * 70}{end}"} for end in "12")
-LONG_A, LONG_B = ({**X, "AccessionNumber": f"{LONG}{end}"} for end in "AB")
 BY_REQUEST_1, BY_REQUEST_2 = (
     {**UNREQUESTED, "RequestAttributesSequence": requested(AccessionNumber=number)} for number in ("A-1", "A-2")
 )
@@ -354,7 +319,6 @@ RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "names do not count": ({"a": X, "b": {**X, "PatientName": "Xiang^X", "PatientBirthDate": ""}}, "ab", ""),
     "the case of a number counts": ({"a": X, "b": {**X, "PatientID": "p-1"}}, "a b", ""),
     "blanks inside count": ({"a": {**X, "PatientID": "12  3"}, "b": {**X, "PatientID": "12 3"}}, "a b", ""),
-    "padding does not count": ({"a": X, "b": {**X, "PatientID": " P-1 "}}, "ab", ""),
     "an issuer on one": ({"a": X, "b": OF_H}, "ab", ""),
     "another issuer": ({"a": OF_G, "b": OF_H}, "a b", ""),
     "no issuer beside two": ({"a": OF_G, "b": OF_H, "c": X}, "a b", "c"),
@@ -365,14 +329,10 @@ RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "nobody, with the same name": ({"a": X, "b": XIANG}, "ab", ""),
     "nobody, with the name in capitals": ({"a": X, "b": {**NOBODY, "PatientName": "XIANG^XU^^"}}, "ab", ""),
     "nobody, with another name": ({"a": X, "b": YILMAZ}, "a", "b"),
-    "nobody, with another date of birth": ({"a": X, "b": {**NOBODY, "PatientBirthDate": "19600101"}}, "a", "b"),
-    "nobody, with another number": ({"a": X, "b": {**NOBODY, "AccessionNumber": "A-2"}}, "a", "b"),
     "nobody, without a number": ({"a": X, "b": NOBODY_UNREQUESTED}, "ab", ""),
     "nobody beside two numbers": ({"a": X, "b": X2, "c": NOBODY_UNREQUESTED}, "a b", "c"),
-    "nobody, with one of two numbers": ({"a": X, "b": X2, "c": NOBODY}, "ac b", ""),
     "nobody, with the name of one of two": ({"a": X, "b": Y, "c": XIANG}, "a b", "c"),
     "another accession number": ({"a": X, "b": X2}, "a b", ""),
-    "long accession numbers that differ at the end": ({"a": LONG_A, "b": LONG_B}, "a b", ""),
     "another patient, the same accession number": ({"a": X, "b": {**Y, "AccessionNumber": "A-1"}}, "a b", ""),
     "no number beside one": ({"a": X, "b": UNREQUESTED}, "ab", ""),
     "no number beside two": ({"a": X, "b": X2, "c": UNREQUESTED}, "a b c", ""),
@@ -380,10 +340,7 @@ RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "numbers in the requests": ({"a": BY_REQUEST_1, "b": BY_REQUEST_2}, "a b", ""),
     "nobody at all": ({"a": NOBODY, "b": NOBODY}, "ab", ""),
     "names alone": ({"a": XIANG, "b": YILMAZ}, "a b", ""),
-    "names alone, and nobody": ({"a": XIANG, "b": YILMAZ, "c": NOBODY}, "a b", "c"),
-    "one name alone, and nobody": ({"a": XIANG, "b": NOBODY}, "ab", ""),
     "a number that is nobody's, twice": ({"a": ROE, "b": {**DOE, "PatientID": "unknown "}}, "a b", ""),
-    "a number that is nobody's, one person": ({"a": ROE, "b": {**ROE, "PatientID": "0"}}, "ab", ""),
     "a number that is nobody's beside one": ({"a": X, "b": {**X, "PatientID": "UNKNOWN"}}, "ab", ""),
     "a number that is nobody's beside another": ({"a": X, "b": ROE}, "a", "b"),
 }
@@ -403,25 +360,17 @@ def test_films_are_divided_by_patient_and_number(headers: Mapping[str, Changes],
     assert len(names) == len(found.parts) and ("" in names) == (len(names) == 1)
 
 
-def test_parts_keep_their_names_when_films_come() -> None:
-    both = {"x": header({**X}), "y": header({**Y})}
-    more = {**both, "x2": header({**X}), "z": header({**X, "PatientID": "P-3"})}
-
-    before, after = (
-        {part.name: part.films for part in divide(STUDY, headers, nobodys=()).parts} for headers in (both, more)
-    )
-
-    assert before.keys() < after.keys()
-
-
 def patient_of(dataset: Dataset) -> tuple[str, str, str]:
     return str(dataset.PatientID), str(dataset.PatientName), str(dataset.AccessionNumber)
 
 
-def test_no_object_of_a_patient_names_or_shows_another(tmp_path: Path) -> None:
+def test_no_object_of_a_patient_names_or_shows_another_also_when_it_is_written_again(tmp_path: Path) -> None:
     node = Node(tmp_path, "sr", "sr3d", "text", "gsps", "sc", "oru")
     own = {node.receive("x1", **X): "P-1", node.receive("x2", **X): "P-1", node.receive("y1", **Y): "P-2"}
+    node.order(order("A-1", "P-9"))
     outputs = node.round()
+    for counter in ("cxr_orders_unmatched_total", "cxr_studies_divided_total"):
+        assert samples_of(node.steps.metrics.registry, counter) == {(): 1.0}
 
     objects = node.objects(outputs, "sr", "sr3d", "text", "gsps", "sc")
 
@@ -440,54 +389,50 @@ def test_no_object_of_a_patient_names_or_shows_another(tmp_path: Path) -> None:
             if dataset.Modality == "SR" and dataset.PatientID == said_in(message, "PID", 3)
         }
 
+    before = {output: node.content(output) for output in outputs}
+    for path in (node.spool.received_path(STUDY, "").parent / "outputs").iterdir():
+        path.unlink()
+    node.steps.pipeline.rewrite(STUDY)
+    assert {output: node.content(output) for output in before} == before
 
-def test_nameless_patients_of_a_study_are_not_one(node: Node) -> None:
-    """PID-3 is made up for each: a receiver must not take them for one patient."""
-    node.receive("x", **{**X, "PatientID": None})
-    node.receive("y", **{**Y, "PatientID": None})
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({**X, "PatientBirthDate": ""}, {**X, "PatientID": "UNKNOWN"}, {("P-1", "Xiang", "A-1")}),
+        ({**UNREQUESTED, "IssuerOfPatientID": "CLINIC"}, X, {("P-1", "Xiang", "A-1")}),
+        ({**X, "PatientID": None}, {**Y, "PatientID": None}, {("S", "Xiang", "A-1"), ("S", "Yilmaz", "A-2")}),
+    ],
+    ids=["not the number of nobody", "the film with the accession number", "nameless patients are not one"],
+)
+def test_the_film_that_names_most_describes_the_patient(
+    tmp_path: Path, first: Changes, second: Changes, expected: set[tuple[str, ...]]
+) -> None:
+    node = Node(tmp_path, "oru")
+    node.receive("a", **first)
+    node.receive("b", **second)
 
     messages = node.messages(node.round())
 
-    assert len({said_in(message, "PID", 3) for message in messages}) == len(messages) == 2
-    assert {said_in(message, "PID", 5) for message in messages} == {"Xiang", "Yilmaz"}
+    numbers = [said_in(message, "PID", 3) for message in messages]
+    assert len(set(numbers)) == len(numbers)
+    assert {
+        (number[:1] if number.startswith("S") else number, said_in(message, "PID", 5), said_in(message, "OBR", 18))
+        for number, message in zip(numbers, messages, strict=True)
+    } == expected
 
 
-def test_a_number_that_is_nobodys_describes_no_patient_who_has_one(tmp_path: Path) -> None:
-    """Also where its film says more of the patient than the others do."""
-    node = Node(tmp_path, "oru")
-    node.receive("a", **{**X, "PatientBirthDate": ""})
-    node.receive("b", **{**X, "PatientID": "UNKNOWN"})
-
-    [message] = node.messages(node.round())
-
-    assert said_in(message, "PID", 3) == "P-1"
-
-
-def test_a_film_with_the_accession_number_describes_a_study_before_one_with_an_issuer(tmp_path: Path) -> None:
-    node = Node(tmp_path, "oru")
-    node.receive("a", **{**UNREQUESTED, "IssuerOfPatientID": "CLINIC"})
-    node.receive("b", **X)
-
-    [message] = node.messages(node.round())
-
-    assert said_in(message, "OBR", 18) == "A-1"
-
-
-@pytest.fixture
-def unclear(node: Node) -> Node:
-    """A node that parked the third film of a study, which may be of either patient."""
+def test_a_film_of_either_patient_is_parked_and_read_again_by_retry_alone_or_when_it_is_corrected(node: Node) -> None:
     for name, changes in (("x", X), ("y", Y), ("nobody", NOBODY)):
         node.receive(name, **changes)
-    messages = node.messages(node.round())
-    assert sorted(said_in(message, "PID", 3) for message in messages) == ["P-1", "P-2"]
+    first = node.round()
+    assert sorted(said_in(message, "PID", 3) for message in node.messages(first)) == ["P-1", "P-2"]
     assert node.ledger.study_state(STUDY) == "parked"
     [work] = node.ledger.parked()
     assert work.reason.startswith("patient_unclear: ") and received("nobody", NOBODY).SOPInstanceUID in work.reason
-    return node
-
-
-def test_a_film_that_is_corrected_is_parked_no_more(unclear: Node) -> None:
-    node, first = unclear, unclear.spool.rounds(STUDY)[-1].outputs
+    assert [instance.path.name for instance in node.spool.unread(STUDY)] == list(node.spool.rounds(STUDY)[-1].parked)
+    assert node.round() == first
+    assert node.ledger.study_state(STUDY) == "parked"
     node.receive("nobody", **X)
 
     second = node.round()
@@ -496,24 +441,6 @@ def test_a_film_that_is_corrected_is_parked_no_more(unclear: Node) -> None:
     assert len(node.messages(first)) == len(node.messages(second)) == 2
     new = [output for output in second if output not in first]
     assert {patient_of(dataset)[0] for dataset in node.objects(new, "sr", "gsps", "sc")} == {"P-1"}
-
-
-def test_a_parked_film_is_read_again_by_retry_alone(unclear: Node) -> None:
-    node, first = unclear, list(unclear.spool.rounds(STUDY)[-1].outputs)
-
-    assert [instance.path.name for instance in node.spool.unread(STUDY)] == list(node.spool.rounds(STUDY)[-1].parked)
-    assert node.round() == first
-    assert node.ledger.study_state(STUDY) == "parked"
-
-
-def test_a_second_patient_changes_nothing_of_the_first(node: Node) -> None:
-    node.receive("x", **X)
-    first = node.round()
-    node.receive("y", **Y)
-
-    second = node.round()
-
-    assert set(first) < set(second)
 
 
 def test_a_report_replaces_only_reports_on_its_own_patient(node: Node) -> None:
@@ -538,10 +465,13 @@ def received(name: str, changes: Changes) -> Dataset:
     return films.as_another(films.thumbnail(changes), name)
 
 
-def test_a_rejected_patient_is_withdrawn_while_the_other_stays(node: Node) -> None:
+def test_a_second_patient_changes_nothing_and_stays_while_the_first_is_withdrawn(node: Node) -> None:
     node.receive("x", **X)
+    first = node.round()
     node.receive("y", **Y)
-    before = {said_in(message, "PID", 3): message for message in node.messages(node.round())}
+    second = node.round()
+    assert set(first) < set(second)
+    before = {said_in(message, "PID", 3): message for message in node.messages(second)}
     films.keep(node.spool, highdicom_note(received("x", X)), study_uid=STUDY)
 
     after = {said_in(message, "PID", 3): message for message in node.messages(node.round())}
@@ -553,23 +483,6 @@ def test_a_rejected_patient_is_withdrawn_while_the_other_stays(node: Node) -> No
     assert observed[0] == observed[1]
     for segment, field in (("PID", 5), ("OBR", 2), ("OBR", 3), ("OBR", 4), ("OBR", 18)):
         assert said_in(withdrawn, segment, field) == said_in(result, segment, field)
-
-
-@pytest.mark.parametrize(("clinic", "ward"), [(X, X), (UNREQUESTED, X), (UNREQUESTED, UNREQUESTED)])
-def test_a_rejected_patient_is_withdrawn_beside_one_with_the_number_of_another_issuer(
-    clinic: Changes, ward: Changes, node: Node
-) -> None:
-    at_ward = {**ward, "IssuerOfPatientID": "WARD"}
-    node.receive("film", **{**clinic, "IssuerOfPatientID": "CLINIC", "PatientName": None})
-    node.receive("ward", **at_ward)
-    node.receive("no issuer", **X)
-    node.round()
-    films.keep(node.spool, highdicom_note(received("ward", at_ward)), study_uid=STUDY)
-
-    withdrawn, result = node.messages(node.round())
-
-    assert [said_in(message, "OBR", 25) for message in (withdrawn, result)] == ["X", "P"]
-    assert (said_in(withdrawn, "PID", 3, 4), said_in(result, "PID", 5)) == ("WARD", "Xiang")
 
 
 def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:
@@ -589,73 +502,10 @@ def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:
     assert {said_in(message, "OBR", 25) for message in node.messages(outputs)} == {"X"}
 
 
-def test_the_right_film_replaces_no_report_of_the_wrong_patient(node: Node) -> None:
-    """A film came under a wrong patient, was rejected, and comes again under the right one."""
-    node.receive("wrong", **Y)
-    node.round()
-    films.keep(node.spool, highdicom_note(received("wrong", Y)), study_uid=STUDY)
-    node.receive("right", **X)
-
-    outputs = node.round()
-
-    assert [replaced(dataset) for dataset in node.objects(outputs, "sr")] == [[]]
-    assert {(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in node.messages(outputs)} == {
-        ("P-1", "P"),
-        ("P-2", "X"),
-    }
-
-
-def test_a_film_of_nobodys_number_that_is_anothers_by_now_replaces_no_report(node: Node) -> None:
-    node.receive("film", **ROE)
-    first = node.round()
-    node.receive("film", **DOE)
-
-    second = node.round()
-
-    new = [output for output in second if output not in first]
-    assert [replaced(dataset) for dataset in node.objects(new, "sr")] == [[]]
-    old = {str(dataset.SOPInstanceUID) for dataset in node.objects(first, "sr", "gsps")}
-    assert set[str]().union(*map(rejected_uids, node.objects(new, "rejection"))) == old
-    messages = [(said_in(message, "PID", 5), said_in(message, "OBR", 25)) for message in node.messages(new)]
-    assert messages == [("Doe", "P")], "it takes the place of the other: the same number and request"
-
-
-def test_only_the_patient_with_a_critical_finding_goes_first(tmp_path: Path) -> None:
-    node = Node(tmp_path, "oru")
-    node.receive("x", **X)
-    node.receive("y", **{**Y, "ViewPosition": "LL"})
-    (tmp_path / "critical").touch()
-
-    outputs = node.round()
-
-    assert {output.priority for output in outputs} == {"critical", "routine"}
-
-
-def test_files_of_two_patients_are_read_into_two_reports(tmp_path: Path) -> None:
-    paths = []
-    for name, changes in (("x1", X), ("x2", X), ("y1", Y), ("y2", Y), ("nobody", NOBODY)):
-        paths.append(tmp_path / f"{name}.dcm")
-        paths[-1].write_bytes(films.file_bytes(received(name, changes)))
-
-    reader = read_files.FileReader(reader=ScriptedReader(), prompts=PROMPTS, zone=ZoneInfo("UTC"))
-    studies_read = reader.read(read_files.collect(paths), tmp_path / "out")
-
-    assert len(list(studies_read)) == 1
-    folder = tmp_path / "out" / STUDY
-    reports = [dcmread(path) for path in folder.glob("study.*.sr.dcm")]
-    assert {patient_of(dataset)[0] for dataset in reports} == {"P-1", "P-2"}
-    text, content = (folder / "report.txt").read_text(), json.loads((folder / "report.json").read_bytes())
-    assert text.count("this study has films of several patients or accession numbers") == 3
-    unread = [film for film in content["films"] if film["status"] == "not_processed"]
-    assert [film["reason"] for film in unread] == ["patient_unclear"]
-    assert [len(part) for part in content["parts"]] == [2, 2, 1]
-
-
 def test_pages_and_explain_tell_the_parts_of_a_study(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=104)
     node = Node(settings.storage.directory)
-    received = {"x1": X, "x2": X, "y": Y, "nobody": NOBODY}
-    uids = {name: node.receive(name, **changes) for name, changes in received.items()}
+    uids = {name: node.receive(name, **of) for name, of in {"x1": X, "x2": X, "y": Y, "nobody": NOBODY}.items()}
     node.round()
     parts = parts_of(settings, node.spool)
     browser = pages_of(parts, user="reader")
@@ -673,21 +523,10 @@ def test_pages_and_explain_tell_the_parts_of_a_study(tmp_path: Path) -> None:
     assert of_parts == {("oru", both), ("oru", (uids["y"],)), ("sr", both)}
     assert {film.film: film.outcome for film in told.received}[uids["nobody"]] == "read, not reported (patient_unclear)"
     assert [len(finished.parts) for finished in told.rounds] == [2]
-    named = {name: {patient for patient in ("P-1", "P-2") if patient in page} for name, page in pages.items()}
-    assert {name: named[name] for name in ("x1", "x2", "y")} == {"x1": {"P-1"}, "x2": {"P-1"}, "y": {"P-2"}}
+    named = [{patient for patient in ("P-1", "P-2") if patient in pages[name]} for name in ("x1", "x2", "y")]
+    assert named == [{"P-1"}, {"P-1"}, {"P-2"}]
     assert all("The films of this study name 2 patients or accession numbers" in page for page in pages.values())
     assert len(browser.get(f"/api/v1/studies/{STUDY}").json()["parts"]) == 2
-
-
-def test_what_speaks_against_an_order_is_counted(node: Node) -> None:
-    node.order(order("A-1", "P-9"))
-    node.receive("x", **X)
-    node.receive("y", **Y)
-
-    node.round()
-
-    assert samples_of(node.steps.metrics.registry, "cxr_orders_unmatched_total") == {(): 1.0}
-    assert samples_of(node.steps.metrics.registry, "cxr_studies_divided_total") == {(): 1.0}
 
 
 @pytest.mark.parametrize(
@@ -710,20 +549,6 @@ def test_no_character_of_an_identifier_becomes_another(
 
     with nullcontext() if is_sent else pytest.raises(GiveUp, match="a character that the character_set of ris lacks"):
         check_identifiers(content, destination)
-
-
-def test_an_unclear_film_goes_on_when_the_other_is_rejected(unclear: Node) -> None:
-    node = unclear
-    films.keep(node.spool, highdicom_note(received("y", Y)), study_uid=STUDY)
-
-    outputs = node.round()
-
-    assert node.ledger.study_state(STUDY) == "finished"
-    assert [(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in node.messages(outputs)] == [
-        ("P-2", "X"),
-        ("P-1", "P"),
-    ]
-    assert {patient_of(dataset)[0] for dataset in node.objects(outputs, "sr")} == {"P-1"}
 
 
 # what the second of two films says at first, and what its next version says; the messages then
@@ -781,22 +606,6 @@ def test_a_number_that_is_left_out_is_noted_everywhere(tmp_path: Path) -> None:
     assert film.instance.sop_instance_uid == uid
     assert film.film is not None and "identifier_left_out" in film.film.notes
     assert "identifier_left_out" in explain_file(path, model=tmp_path / "no model").notes
-    valid = Node(tmp_path / "valid", "sr", "gsps", "oru")
-    valid.receive("film", **X)
-    assert not any(b"leave an identifier empty" in valid.content(output) for output in valid.round())
-
-
-def test_lost_outputs_of_every_part_are_written_again_alike(node: Node) -> None:
-    node.order(order("A-1", "P-1"))
-    for name, changes in (("x1", X), ("x2", X), ("y1", Y), ("nobody", NOBODY)):
-        node.receive(name, **changes)
-    before = {output: node.content(output) for output in node.round()}
-    for path in (node.spool.received_path(STUDY, "").parent / "outputs").iterdir():
-        path.unlink()
-
-    node.steps.pipeline.rewrite(STUDY)
-
-    assert {output: node.content(output) for output in before} == before
 
 
 def test_of_two_numbers_each_needs_an_order_that_names_it(node: Node) -> None:
@@ -814,18 +623,14 @@ def test_of_two_numbers_each_needs_an_order_that_names_it(node: Node) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_different"),
-    [
-        ({"PatientID": "another"}, True),
-        ({"PatientName": "Another^Name"}, True),
-        ({"PatientBirthDate": "19010101"}, True),
-        ({"PatientSex": "O"}, True),
-        ({"PatientID": None, "PatientName": "", "PatientBirthDate": "unknown", "PatientSex": "?"}, False),
-        ({}, False),
-    ],
-)
-def test_films_name_different_patients_only_by_what_both_state(changes: dict[str, object], is_different: bool) -> None:
+def test_films_name_different_patients_only_by_what_both_state() -> None:
     film = films.thumbnail({"PatientSex": "F", "PatientBirthDate": "19900101"})
-
-    assert name_different(film, films.changed(deepcopy(film), changes)) is is_different
+    unknown = {"PatientID": None, "PatientName": "", "PatientBirthDate": "unknown", "PatientSex": "?"}
+    assert not name_different(film, film) and not name_different(film, films.changed(deepcopy(film), unknown))
+    for keyword, value in (
+        ("PatientID", "another"),
+        ("PatientName", "Another^Name"),
+        ("PatientBirthDate", "19010101"),
+        ("PatientSex", "O"),
+    ):
+        assert name_different(film, films.changed(deepcopy(film), {keyword: value}))

@@ -17,6 +17,7 @@ import pytest
 from highdicom import _standard_utils
 
 from models.contract import Box
+from node.domain import Finding
 from node.output_kinds import OUTPUTS
 from node.outputs import batches
 from node.outputs.batches import Batch, EncodedObject, WriterProcesses
@@ -28,13 +29,10 @@ from tests.support.samples import BERLIN, film_uid
 GRAY = np.full((samples.ROWS, samples.COLUMNS), 90, np.uint8)
 
 
-def batch_of(*kinds: str, box: Box | None = None) -> Batch:
-    """A batch on one film; box: instead of that of its finding."""
-    found = samples.finding()
-    if box is not None:
-        found = replace(found, boxes=(replace(found.boxes[0], box=box),))
+def batch_of(*kinds: str, found: Finding | None = None) -> Batch:
+    """A batch on one film with a finding."""
     return Batch(
-        report=samples.report(samples.film(findings=(found,))),
+        report=samples.report(samples.film(findings=(found or samples.finding(),))),
         kinds=kinds,
         headers=samples.sources(samples.cr(1)),
         files={},
@@ -84,22 +82,13 @@ def lacked() -> list[str]:
     return [*(writers - sys.modules.keys()), *(table.__name__ for table in tables if not table.cache_info().currsize)]
 
 
-def test_writers_write_the_same_objects_as_this_process(processes: WriterProcesses) -> None:
-    batch = batch_of("sr", "gsps", "text")
-
-    written = processes.write(batch)
-
-    assert [made.output.kind for made in written] == ["sr", "gsps", "text"]
-    assert said(written) == said(batches.write_batch(batch))
-
-
-def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProcesses, tmp_path: Path) -> None:
+def test_writers_write_the_same_as_this_process_also_pictures(processes: WriterProcesses, tmp_path: Path) -> None:
     dataset = films.rg1()
     uid, path = str(dataset.SOPInstanceUID), films.saved(tmp_path, dataset)
     size = {"columns": dataset.Columns, "rows": dataset.Rows}
     read = replace(samples.film(), source=uid, analyzed=Box(left=0, top=0, right=900, bottom=900), **size)
     batch = replace(
-        batch_of("sc"),
+        batch_of("sr", "gsps", "text", "sc"),
         report=replace(samples.report(read), study_uid=str(dataset.StudyInstanceUID)),
         headers=samples.sources(dataset),
         files={uid: path},
@@ -108,14 +97,20 @@ def test_a_writer_decodes_the_picture_that_an_object_needs(processes: WriterProc
 
     written = processes.write(batch)
 
-    assert [made.output.kind for made in written] == ["sc"]
+    assert [made.output.kind for made in written] == ["sr", "gsps", "text", "sc"]
     assert said(written) == said(batches.write_batch(batch))
 
 
-def test_a_writer_that_ends_costs_no_object(processes: WriterProcesses, before: set[int]) -> None:
+def test_a_writer_that_ends_costs_no_object_and_no_signal_of_the_service_ends_it(
+    processes: WriterProcesses, before: set[int]
+) -> None:
     batch = batch_of("sr")
     expected = said(batches.write_batch(batch))
+    [writer] = pids() - before
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(writer, number)
     assert said(processes.write(batch)) == expected
+    assert pids() - before == {writer}
 
     for _ in range(2):
         [writer] = pids() - before
@@ -160,21 +155,9 @@ def test_an_error_of_a_writer_is_raised_here(processes: WriterProcesses) -> None
     outside = Box(left=0, top=0, right=samples.COLUMNS + 1, bottom=5)
 
     with pytest.raises(ValueError, match="leaves the film") as raised:
-        processes.write(batch_of("gsps", box=outside))
+        processes.write(batch_of("gsps", found=samples.finding(boxes=(outside,))))
 
     assert any(entry.frame.code.name == "check" for entry in raised.traceback)
-
-
-def test_no_signal_of_the_service_ends_a_writer(processes: WriterProcesses, before: set[int]) -> None:
-    batch = batch_of("sr")
-    processes.write(batch)
-    [writer] = pids() - before
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        os.kill(writer, number)
-    processes.write(batch)
-
-    assert pids() - before == {writer}
 
 
 def write_and_wait(_arguments: Sequence[str]) -> int:
@@ -209,12 +192,8 @@ def test_a_process_that_is_killed_leaves_no_line_of_another_process() -> None:
     assert (killed.returncode, killed.stdout, killed.stderr) == (-signal.SIGKILL, "", "")
 
 
-@pytest.mark.parametrize(("setting", "count"), [(0, 0), (1, 1), (7, 7)])
-def test_the_settings_say_how_many_processes_write(setting: int, count: int) -> None:
-    assert batches.count_of(setting) == count
-
-
-def test_without_a_setting_the_processors_say_how_many_write() -> None:
+def test_the_settings_or_else_the_processors_say_how_many_processes_write() -> None:
+    assert [batches.count_of(setting) for setting in (0, 1, 7)] == [0, 1, 7]
     processors = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(processors)})

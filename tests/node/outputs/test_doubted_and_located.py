@@ -1,10 +1,11 @@
-"""Nothing is present on a film whose picture is not what it is read as, in any output and in answers to questions."""
+"""Films in doubt, on which nothing is present in any output or answer; and where findings lie or were looked for."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +13,37 @@ import pytest
 from PIL import Image
 
 from language.sentences import not_seen
-from models.contract import Box, Doubt, FindingState, PromptKind, Question, Sentence, ViewReading
-from node.domain import Film, Note
+from models.contract import (
+    Box,
+    Doubt,
+    FindingState,
+    PromptKind,
+    PromptReading,
+    Question,
+    ScoredBox,
+    Sentence,
+    ViewReading,
+)
+from models.lab.phantoms import phantom
+from node.domain import Assessment, Film, Note, ReaderMark
 from node.jobs.question_answerer import QuestionAnswerer
 from node.metrics import Metrics
-from node.outputs import impression, wording
+from node.output_kinds import OUTPUTS
+from node.outputs import impression, oru, wording
 from node.outputs.asked_question import answer_to_json
+from node.outputs.folder import write_folder
+from node.outputs.source import from_files
+from node.outputs.writers import write_objects
 from node.prompt_set import PromptSet
-from node.read import open_film
+from node.read import findings, open_film
 from node.read.decoding import Radiograph
-from node.read.film import answer_film
-from node.read.model import OpenModel, Reading, SeenFilm
+from node.read.film import answer_film, film_of
+from node.read.model import OpenModel, RadiographReader, Reading, SeenFilm, open_reader
 from tests.node.jobs.test_question_answerer import kept
 from tests.node.read.test_routing import PROMPTS, SeeingReader, picture
 from tests.support import films, samples
 from tests.support.output_texts import texts_of
+from tests.support.samples import BERLIN, absent, finding, report
 
 PLAIN = picture(PA=1.0)
 
@@ -110,22 +127,6 @@ def test_findings_of_a_film_in_doubt_are_to_be_reviewed(case: Case, tmp_path: Pa
         assert case.note in film.notes and wording.CAUTIONS[case.note] in impression.of_film(film)
 
 
-def test_a_doubt_about_the_film_hides_no_contradiction_of_a_finding(tmp_path: Path) -> None:
-    class Contradicted(SureReader):
-        def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-            said = super().read(image, prompts)
-            found = tuple(
-                replace(each, state=FindingState.INDETERMINATE, contradiction="other_side") for each in said.pathologies
-            )
-            return replace(said, prompts=found)
-
-    mirrored = CASES["mirrored"]
-
-    film = read(tmp_path, mirrored, reader=Contradicted(mirrored.view))
-
-    assert {found.contradiction for found in film.findings} == {"other_side"}
-
-
 @pytest.mark.parametrize(
     ("finding", "normal", "only", "has_note"),
     [
@@ -198,11 +199,96 @@ def test_a_picture_without_a_header_is_asked_about_in_doubt(tmp_path: Path) -> N
     assert (answer.state, answer.contradiction, answer.notes) == (FindingState.INDETERMINATE, "other_view", ())
 
 
-def test_raw_sentences_of_a_film_in_doubt_stay_as_generated(tmp_path: Path) -> None:
-    reader = SureReader(CASES["mirrored"].view)
-    reader.identity = replace(reader.identity, sentences="raw")
+PHANTOM = 1_000_004
+"""One with findings."""
+LOOKED = (ScoredBox(box=Box(left=1100.5, top=200, right=1500, bottom=640.25), score=0.125),)
 
-    film = read(tmp_path, CASES["mirrored"], reader=reader)
 
-    assert {said.text.endswith(" is seen here.") and ":" not in said.text for said in film.sentences} == {True}
-    assert film.in_state(FindingState.PRESENT) == ()
+@pytest.fixture(scope="module")
+def reader(phantom_model: Path) -> RadiographReader:
+    return open_reader(phantom_model, prompts=PROMPTS, engine="onnx", threads=1, trusted="phantoms")
+
+
+@pytest.fixture(scope="module")
+def phantom_film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("film") / "film.png"
+    Image.fromarray(phantom(PHANTOM, side=224).pixels).resize((260, 300)).save(path)
+    return path
+
+
+def test_an_answer_locates_what_is_not_absent_and_keeps_the_box_of_its_question(
+    reader: RadiographReader, phantom_film: Path
+) -> None:
+    questions = [Question(prompt=prompt.phrases[0]) for prompt in PROMPTS.prompts]
+    questions.append(Question(prompt="Small pneumothorax in the left lung"))
+
+    answers = open_film.ask(phantom_film, questions, reader=reader, prompts=PROMPTS)
+
+    states = {answer.state for answer in answers}
+    assert {FindingState.ABSENT, FindingState.PRESENT, None} <= states
+    for answer in answers:
+        assert bool(answer.boxes) == (answer.state is None or answer.state.is_reported)
+        assert bool(answer_to_json(answer)["boxes"]) == (answer.state is None or answer.state.is_reported)
+
+    box = Box(left=20, top=60, right=90, bottom=200)
+    questions = [Question(box=box, prompt=prompt) for prompt in (None, "Edema", "Pneumothorax", "Fracture")]
+    answers = open_film.ask(phantom_film, questions, reader=reader, prompts=PROMPTS)
+    assert FindingState.ABSENT in {answer.state for answer in answers}
+    for answer in answers:
+        assert [scored.box.edges for scored in answer.boxes] == [pytest.approx(box.edges, abs=1e-3)]
+
+
+def test_what_is_reported_has_a_zone_and_what_is_not_the_boxes_that_were_searched(
+    reader: RadiographReader, phantom_film: Path
+) -> None:
+    image = open_film.load(phantom_film, reader)
+    reading = reader.read(image, PROMPTS)
+
+    film = film_of(reading, image, PROMPTS, source="1.2.3", model=reader.identity)
+
+    assert {found.evidence is None for found in film.findings} == {True, False}
+    for found in film.findings:
+        assert (found.evidence is None) == (not found.state.is_reported)
+        if found.evidence is not None and found.evidence.zone is not None:
+            assert found.evidence.zone in reading.regions
+    given = {answer.key: answer.boxes for answer in reading.pathologies}
+    silent = [found.prompt for found in film.in_state(FindingState.ABSENT)]
+    assert len(silent) > 3
+    left_out = PromptReading(key="edema", probability=0.4, state=FindingState.LEFT_OUT, boxes=LOOKED)
+    [found] = findings.find(
+        Reading(prompts=(left_out,)),
+        PROMPTS,
+        source="1.2.3",
+        framing=image.framing,
+        model=samples.MODEL,
+        sides_known=False,
+    )
+    assert found.searched == ()
+    looked = {found.prompt: found.searched for found in wording.searched(film)}
+    assert looked == {key: given[key] for key in silent} and all(looked.values())
+
+
+def test_no_output_has_them_nor_what_a_reader_judged(tmp_path: Path) -> None:
+    header = films.thumbnail()
+    uid, side = str(header.SOPInstanceUID), min(header.Columns, header.Rows)
+    boxed = finding(boxes=(Box(left=20, top=30, right=60, bottom=90),), sentence=None)
+    box = ScoredBox(box=Box(left=10, top=12, right=40.5, bottom=51), score=0.3)
+    written = []
+    for name, searched in (("before", ()), ("after", (box,))):
+        film = samples.film(findings=(boxed, replace(absent(), searched=searched)), sentences=False)
+        whole = Box(left=0, top=0, right=side, bottom=side)
+        film = replace(film, source=uid, columns=header.Columns, rows=header.Rows, analyzed=whole)
+        of = replace(report(film), study_uid=str(header.StudyInstanceUID))
+        sources = from_files({uid: header}, {uid: films.saved(tmp_path, header)})
+        write_folder(tmp_path / name, of, write_objects(of, sources, zone=BERLIN, kinds=tuple(OUTPUTS.own)), sources)
+        files = {path.name: path.read_bytes() for path in (tmp_path / name / of.study_uid).iterdir()}
+        message = oru.write(of, {uid: header}, BERLIN, order=None, documents=[])[1]
+        written.append((files, message, impression.of_film(film)))
+
+    assert written[0] == written[1]
+    kinds = {name.split(".")[-2] for name in written[0][0] if name.endswith(".dcm")}
+    assert kinds == {*("sr", "sr3d", "text", "gsps", "sc")}
+    mark = ReaderMark(what=Assessment.REJECTED, by="anna", at=datetime(2024, 2, 1, tzinfo=UTC))
+    for judged in (absent(), replace(absent(), state=FindingState.PRESENT)):
+        film = samples.film(findings=(finding(), replace(judged, reader=mark, searched=LOOKED)))
+        assert wording.searched(film) == []
