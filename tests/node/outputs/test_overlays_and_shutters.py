@@ -181,16 +181,13 @@ PLANES: dict[str, tuple[Change, Mask]] = {
     "beside the film": (plane(BLOCK, origin=(500, 500)), np.zeros_like(MARK)),
     "larger than the film": (plane(LARGE), LARGE[:ROWS, :COLUMNS]),
     "no origin, but the film's size": (plane(origin=None), MARK),
-    "an odd number of bits": (plane(BLOCK[:3, :3], origin=(5, 5)), placed(BLOCK[:3, :3], 4, 4)),
     "several frames": (plane(TWO, more={0x0015: ("IS", 2), 0x0051: ("US", 1)}), MARK),
     "unused bit 12": (embedded(), MARK),
     "a region of interest": (plane(BLOCK, origin=(31, 21), kind="R"), placed(OUTLINE, 30, 20)),
 }
 
 BROKEN: dict[str, Change] = {
-    "zero rows": plane(more={0x0010: ("US", 0)}),
     "data too short": plane(more={0x3000: ("OW", bytes(100))}),
-    "no data": plane(more={0x3000: ("OW", None)}),
     "eight bits allocated": plane(allocated=8, more={0x3000: ("OW", bytes(ROWS * COLUMNS))}),
     "no origin and another size": plane(BLOCK, origin=None),
     "begins on frame 2": plane(more={0x0051: ("US", 2)}),
@@ -480,9 +477,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "a screenshot as JPEG": (as_picture(screenshot(), "JPEG", quality=50), COLORS),
     "transparent gray": (as_picture(partly_transparent()), TRANSPARENT),
     "a palette with a transparent place": (as_picture(gray_palette(), transparency=40), TRANSPARENT),
-    "a transparent gray value": (as_picture(gray(), transparency=40), TRANSPARENT),
     "an animated PNG": (as_picture(gray(), save_all=True, append_images=[Image.new("L", (100, 120))]), "several"),
-    "GIF": (as_picture(gray(), "GIF"), UNREADABLE),
     "12 bits in 16": (as_picture(Image.fromarray(GRAY.astype(np.uint16) * 16)), "16 bits"),
 }
 TURNED: Final = Image.Exif()
