@@ -30,7 +30,7 @@ from node.outputs.document import save_bytes
 from node.outputs.source import Source, from_files
 from node.read import decoder_child, decoding, open_film, prompts
 from node.read.model import FilmAnswer
-from node.store.received import Instance
+from node.store.spool import Spool
 from node.web.pictures import Pictures
 from tests.node.outputs.test_answer_objects import asked
 from tests.support import decoded, films, samples, validators
@@ -369,16 +369,7 @@ def test_every_picture_of_the_node_shows_both(tmp_path: Path) -> None:
     picture = source.picture()
     assert picture is not None
     [capture] = samples.datasets(secondary_capture.write, of, known, BERLIN)
-    page = Pictures().draw(
-        Instance(
-            study_uid=samples.STUDY,
-            sop_instance_uid=film.source,
-            number=1,
-            sha256="",
-            path=path,
-            received_at=of.created_at,
-        )
-    )
+    page = Pictures().draw(films.keep(Spool(tmp_path / "node"), dark(*MARKED)).instance)
 
     assert np.array_equal(capture.pixel_array, np.asarray(overlay.draw(picture, film, made=wording.made_by(of))))
     assert np.array_equal(np.asarray(Image.open(BytesIO(page.png))), picture)
