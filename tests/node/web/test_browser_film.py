@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any, cast
@@ -103,24 +102,6 @@ def stored_place(page: Page, box: str, film: Dataset) -> Rect:
     return x / film.Columns, y / film.Rows, width / film.Columns, height / film.Rows
 
 
-def turned(rect: Rect) -> Rect:
-    x, y, width, height = rect
-    return 1 - y - height, x, height, width
-
-
-def mirrored(rect: Rect) -> Rect:
-    x, y, width, height = rect
-    return 1 - x - width, y, width, height
-
-
-CHANGES: Mapping[str, Callable[[Rect], Rect]] = {"r": turned, "m": mirrored}
-SIDES: Mapping[str, Mapping[str, str]] = {
-    "r": {"start": "top", "top": "end", "end": "bottom", "bottom": "start"},
-    "m": {"start": "end", "end": "start"},
-}
-"""Which edge of the screen each edge goes to."""
-
-
 def test_boxes_stay_on_the_film_when_it_moves(node: Node, seen: Browsed) -> None:
     page, first = seen.open(node.path), "rect[data-number]"
     expected = pytest.approx(stored_place(page, first, node.later), abs=0.02)
@@ -139,56 +120,6 @@ def test_boxes_stay_on_the_film_when_it_moves(node: Node, seen: Browsed) -> None
 
     assert before and after and after["width"] > 2 * before["width"]
     assert picture.bounding_box() == before
-
-
-def boxes_and_sides_follow(page: Page, keys: str, box: str, rect: Rect) -> None:
-    """Press keys that turn and mirror the film: a box and the letters of the sides go with it; rect: where it is."""
-    edges = {"start": "start", "end": "end"}
-    for key in keys:
-        page.keyboard.press(key)
-        rect = CHANGES[key](rect)
-        edges = {letter: SIDES[key].get(edge, edge) for letter, edge in edges.items()}
-        assert place_of(page, box) == pytest.approx(rect, abs=0.02), key
-        shown = {letter: page.locator(f".side[data-edge={letter}]").get_attribute("class") for letter in edges}
-        assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, key
-
-
-def test_boxes_and_letters_of_the_sides_turn_with_the_film(node: Node, seen: Browsed) -> None:
-    page, first = seen.open(node.path), "rect[data-number]"
-    before = place_of(page, first)
-    boxes_and_sides_follow(page, "rmrrm", first, before)
-    page.get_by_role("button", name="Turn").click()
-    assert place_of(page, first) == pytest.approx(before, abs=0.02)
-    page.get_by_role("button", name="Mirror").click()
-
-    seen.open(node.path)
-    assert place_of(page, first) == pytest.approx(before, abs=0.02), "nothing of it is kept"
-
-
-@pytest.mark.parametrize("keys", ["", "r", "rm"])
-def test_a_box_is_drawn_and_asked_about_in_stored_pixels(node: Node, seen: Browsed, keys: str) -> None:
-    page = seen.open(node.path)
-    page.keyboard.type(keys)
-    page.locator('.tools [data-tool="box"]').click()
-    drag(page, (0.4, 0.3), (0.55, 0.6))
-    assert place_of(page, "#drawn", within="#frame") == pytest.approx((0.4, 0.3, 0.15, 0.3), abs=0.01)
-
-    stored = stored_place(page, "#drawn", node.later)
-    for key in keys:
-        stored = CHANGES[key](stored)
-    drawn = place_of(page, "#drawn")
-    assert drawn == pytest.approx(stored, abs=0.02)
-    page.locator("#frame").press("ArrowRight")
-    moved = place_of(page, "#drawn")
-    assert moved[0] > drawn[0] and moved[1:] == pytest.approx(drawn[1:], abs=0.001), "right on the screen"
-
-    left, top, width, height = stored_place(page, "#drawn", node.later)
-    with page.expect_request("**/replies") as sent:
-        page.locator("form.ask .go").click()
-    columns, rows = int(node.later.Columns), int(node.later.Rows)
-    asked = (left * columns, top * rows, (left + width) * columns, (top + height) * rows)
-    assert cast(dict[str, object], sent.value.post_data_json)["box"] == pytest.approx(asked, abs=0.01)
-    expect(page.locator("#drawn")).to_be_hidden()
 
 
 def film_shown(page: Page) -> npt.NDArray[np.float64]:
@@ -221,6 +152,7 @@ def test_inverting_twice_and_a_reset_show_the_first_picture(node: Node, seen: Br
     page = seen.open(node.path)
     page.keyboard.press("h")
     original, reading = film_shown(page), page.locator("#reading")
+    before = reading.inner_text()
     with page.expect_response("**/picture?invert=true"):
         page.keyboard.press("i")
     expect(page.locator('[data-do="invert"]')).to_have_attribute("aria-pressed", "true")
@@ -231,7 +163,6 @@ def test_inverting_twice_and_a_reset_show_the_first_picture(node: Node, seen: Br
 
     assert np.abs(inverted - (255 - original)).mean() < 6
     assert np.abs(film_shown(page) - original).mean() < 1
-    before = reading.inner_text()
     page.locator("#frame").press("Shift+ArrowDown")
     expect(reading).not_to_have_text(before)
     page.keyboard.press("0")
@@ -272,9 +203,6 @@ def test_where_the_network_looked_is_shown_by_a_key_alone_and_at_no_load(node: N
         page.wait_for_selector("#stage.ready")
     expect(layer).to_have_count(0)
 
-
-def test_a_box_of_that_layer_looks_like_no_finding_and_says_so(node: Node, seen: Browsed) -> None:
-    page = seen.open(node.path)
     page.locator(CHOICE).check()
     box = page.locator(LAYER).first
     tab_to(box)
@@ -289,7 +217,7 @@ def test_a_box_of_that_layer_looks_like_no_finding_and_says_so(node: Node, seen:
         )
         for kind in kinds
     ]
-    assert len({str(line) for line in lines}) == len(kinds)
+    assert len({str(line) for line in lines}) == len(kinds), "each kind of box looks like no other"
     assert [dashes == "none" for _, dashes in lines] == [True, False, False, False, False]
     assert all(text.endswith("?") for text in page.locator("i.tag.review").all_inner_texts())
     assert page.locator("i.tag.present").first.inner_text() == "1"
@@ -339,18 +267,14 @@ def test_the_earlier_film_stands_beside_by_a_key_and_is_zoomed_with_the_film(nod
     assert page.locator("#earlier").count() == 0
 
 
-def dicom(changes: dict[str, object] | None = None) -> FilePayload:
-    return {"name": "film.dcm", "mimeType": "", "buffer": films.file_bytes(films.thumbnail(changes))}
-
-
-def png() -> FilePayload:
+def png() -> bytes:
     """A gray picture with a gradient, 300 columns and 200 rows."""
     content = BytesIO()
     Image.fromarray(np.tile(np.linspace(0, 255, 300, dtype=np.uint8), (200, 1))).save(content, format="PNG")
-    return {"name": "film.png", "mimeType": "image/png", "buffer": content.getvalue()}
+    return content.getvalue()
 
 
-def look(seen: Browsed, file: FilePayload) -> Page:
+def look(seen: Browsed, name: str, kind: str, content: bytes) -> Page:
     """Choose a file by keys, and wait for the page that shows it."""
     page = seen.page
     page.on("filechooser", lambda _: None)  # Playwright does not wait until the browser hands choosers to it
@@ -358,14 +282,14 @@ def look(seen: Browsed, file: FilePayload) -> Page:
     tab_to(page.locator("#file"))
     with page.expect_file_chooser() as choosing:
         page.keyboard.press("Enter")
-    choosing.value.set_files([file])
+    choosing.value.set_files([FilePayload(name=name, mimeType=kind, buffer=content)])
     page.wait_for_url("**/upload/*", timeout=30_000)
     page.wait_for_selector("#stage.ready")
     return page
 
 
 def test_a_picture_is_shown_and_asked_about_and_nothing_of_it_is_kept(node: Node, seen: Browsed) -> None:
-    page = look(seen, png())
+    page = look(seen, "film.png", "image/png", png())
     assert page.locator("#boxes").get_attribute("viewBox") == "0 0 300 200"
     assert page.locator("#reading").inner_text() == "C 128  W 255"
     page.locator("#frame").press("Shift+ArrowDown")
@@ -381,8 +305,9 @@ def test_a_picture_is_shown_and_asked_about_and_nothing_of_it_is_kept(node: Node
 
 
 def test_pixels_that_are_not_square_are_drawn_by_their_shape(node: Node, seen: Browsed) -> None:
-    page = look(seen, dicom({"PixelAspectRatio": ["2", "1"], "PixelSpacing": None, "ImagerPixelSpacing": None}))
-    film, first = films.thumbnail(), "#found rect[data-number]"
+    shape = {"PixelAspectRatio": ["2", "1"], "PixelSpacing": None, "ImagerPixelSpacing": None}
+    film, first = films.thumbnail(shape), "#found rect[data-number]"
+    page = look(seen, "film.dcm", "", films.file_bytes(film))
     shape = page.locator("#picture").evaluate("film => film.clientHeight / film.clientWidth")
     assert shape == pytest.approx(2 * film.Rows / film.Columns, rel=0.01)
     assert place_of(page, first) == pytest.approx(stored_place(page, first, film), abs=0.02)

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from pydicom.dataset import Dataset
 from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
 from tests.drills.conformance.ohif import beside
-from tests.node.web.test_browser_film import CHANGES, boxes_and_sides_follow, place_of, stored_place
+from tests.node.web.test_browser_film import Rect, place_of, stored_place
 from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
@@ -66,6 +66,8 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
         asked_and_drawn(page, film)
         page.reload()
         page.wait_for_selector("#stage.ready")
+        first = "rect[data-number]"
+        assert place_of(page, first) == pytest.approx(stored_place(page, first, film), abs=0.02), "turned no more"
         why = page.locator("#results .delivery", has_text="registry").first
         expect(why).to_contain_text(re.compile("registry: .*(title|rejected)"), timeout=SLOW)
         do("accept a finding", page.locator('[data-correct="accept"]').first.click)
@@ -77,21 +79,52 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
     assert len(actions) <= MOST_ACTIONS, actions
 
 
+def turned(rect: Rect) -> Rect:
+    x, y, width, height = rect
+    return 1 - y - height, x, height, width
+
+
+def mirrored(rect: Rect) -> Rect:
+    x, y, width, height = rect
+    return 1 - x - width, y, width, height
+
+
+CHANGES: Mapping[str, Callable[[Rect], Rect]] = {"r": turned, "m": mirrored}
+SIDES: Mapping[str, Mapping[str, str]] = {
+    "r": {"start": "top", "top": "end", "end": "bottom", "bottom": "start"},
+    "m": {"start": "end", "end": "start"},
+}
+"""Which edge of the screen each edge goes to."""
+
+
 def boxes_follow(page: Page, film: Dataset) -> None:
     """Turn and mirror the film: boxes and sides go with it, and a box is drawn in pixels of the stored film."""
-    first = "rect[data-number]"
-    boxes_and_sides_follow(page, "mr", first, stored_place(page, first, film))
+    first, edges = "rect[data-number]", {"start": "start", "end": "end"}
+    rect, keys = stored_place(page, first, film), "rmrrmmr"
+    for number, key in enumerate(keys):
+        if number < 5:
+            page.keyboard.press(key)
+        else:
+            page.get_by_role("button", name="Mirror" if key == "m" else "Turn").click()
+        rect = CHANGES[key](rect)
+        edges = {letter: SIDES[key].get(edge, edge) for letter, edge in edges.items()}
+        assert place_of(page, first) == pytest.approx(rect, abs=0.02), keys[: number + 1]
+        shown = {letter: page.locator(f".side[data-edge={letter}]").get_attribute("class") for letter in edges}
+        assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, keys[: number + 1]
     page.locator('.tools [data-tool="box"]').click()
     drag(page, (0.4, 0.3), (0.55, 0.6))
     drawn = stored_place(page, "#drawn", film)
-    for key in "mr":
+    for key in keys:
         drawn = CHANGES[key](drawn)
     assert place_of(page, "#drawn") == pytest.approx(drawn, abs=0.02)
     assert place_of(page, "#drawn", within="#frame") == pytest.approx((0.4, 0.3, 0.15, 0.3), abs=0.01)
+    page.locator("#frame").press("ArrowRight")
+    moved = place_of(page, "#drawn")
+    assert moved[0] > drawn[0] and moved[1:] == pytest.approx(drawn[1:], abs=0.02), "right on the screen"
 
 
 def asked_and_drawn(page: Page, film: Dataset) -> None:
-    """Ask about the box that is drawn, invert the film, and draw and move boxes: what is sent, and what is said."""
+    """Ask about the box that is drawn, invert the film, and move a box: what is sent, and what is said."""
     columns, rows = int(film.Columns), int(film.Rows)
 
     def in_pixels(box: str) -> object:
@@ -115,29 +148,21 @@ def asked_and_drawn(page: Page, film: Dataset) -> None:
 
     with page.expect_response("**/picture?invert=true") as shown:
         page.keyboard.press("i")
-    values, dark = (shown.value.headers[f"x-{name}"] for name in ("values", "dark"))
-    low, high = map(float, values.split())
-    assert (low < high, dark) == (True, "low")
+    low, high = map(float, shown.value.headers["x-values"].split())
+    assert (low < high, shown.value.headers["x-dark"]) == (True, "low")
     page.keyboard.press("i")
 
     page.route("**/corrections", lambda route: route.fulfill(status=202, json={}))
     finding = page.locator(".correct").first
     tracked = str(finding.locator("[data-tracks]").first.get_attribute("data-tracks"))
-    before = in_pixels(f'rect[data-tracking="{tracked}"]')
-    for act, told in (
-        ("move", {"kind": "move", "tracking_uid": tracked, "box": before}),
-        ("reword", {"kind": "reword", "text": "Said anew."}),
-        ("reject", {"kind": "reject"}),
-    ):
-        finding.locator(f'[data-correct="{act}"]').first.click()
-        if act == "reword":
-            page.fill("form.inline textarea", "Said anew.")
-        with page.expect_request("**/corrections") as sent:
-            page.locator("#editing .save, form.inline .save").locator("visible=true").click()
-        content = cast(dict[str, object], sent.value.post_data_json)
-        assert re.fullmatch("[0-9a-f]{32}", str(content.pop("id")))
-        assert content == {**told, "prompt": finding.get_attribute("data-prompt")}
-        expect(page.locator("#editing, form.inline").locator("visible=true")).to_have_count(0)
+    before, prompt = in_pixels(f'rect[data-tracking="{tracked}"]'), finding.get_attribute("data-prompt")
+    finding.locator('[data-correct="move"]').first.click()
+    with page.expect_request("**/corrections") as sent:
+        page.locator("#editing .save").click()
+    content = cast(dict[str, object], sent.value.post_data_json)
+    assert re.fullmatch("[0-9a-f]{32}", str(content.pop("id")))
+    assert content == {"kind": "move", "prompt": prompt, "tracking_uid": tracked, "box": before}
+    expect(page.locator("#editing")).to_be_hidden()
     page.unroute("**/corrections")
 
 
@@ -222,25 +247,21 @@ def demonstration(folder: Path, *, model: Path) -> Iterator[str]:
 class Reviewed:
     """A node that knows its users, and has read two studies, each of one film, in the order in which they came."""
 
-    started: ArchivedNode
+    service: Service
     first: Dataset
     second: Dataset
-
-    def to_review(self) -> list[str]:
-        _, said = self.started.service.ask("GET", "/api/v1/review", **BASIC)
-        return [film["film"] for film in said["films"]]  # type: ignore[attr-defined]  # as it is described
 
 
 @pytest.fixture(scope="module")
 def node(start_node: StartNode) -> Reviewed:
-    started = start_node(users=["ada"])
+    service = start_node(users=["ada"]).service
     first, second = (
         films.as_another(films.thumbnail({"PatientName": f"{name}^Anna"}), name, study=name)
         for name in ("first", "second")
     )
-    started.service.read(first)
-    started.service.read(second)
-    return Reviewed(started=started, first=first, second=second)
+    service.read(first)
+    service.read(second)
+    return Reviewed(service=service, first=first, second=second)
 
 
 def path_of(film: Dataset) -> str:
@@ -258,66 +279,50 @@ def signed_in(seen: Browsed) -> Page:
 
 
 @pytest.mark.drill(part="pages")
-def test_a_reviewer_goes_from_film_to_film_by_keys(node: Reviewed, browser: Browser) -> None:
-    with browsed(browser, node.started.service.http_port) as seen:
-        page = signed_in(seen)
-        expect(page.locator("td.who a")).to_have_text(["second, Anna", "first, Anna"])
-        newest, oldest = page.locator("a.open").all()
-        page.keyboard.press("j")
-        expect(newest).to_be_focused()
-        page.keyboard.press("ArrowDown")
-        expect(oldest).to_be_focused()
-        page.keyboard.press("Enter")
-        page.wait_for_url(f"**{path_of(node.first)}")
-        page.wait_for_selector("#stage.ready")
-        page.keyboard.press("u")
-        page.wait_for_url(f"{seen.origin}/")
-        page.keyboard.press("/")
-        page.keyboard.type("first")
-        page.keyboard.press("Enter")
-        page.wait_for_url("**/?search=*")
-        page.locator("a.open").click()
-        page.wait_for_selector("#stage.ready")
-        page.go_back()
-        expect(page.locator("#live")).to_have_text("Live")
-        expect(page.locator("td.who a")).to_have_text(["first, Anna"])
-        assert page.locator("#filter").input_value() == "first" and "first" not in page.url
+def test_a_reviewer_goes_from_film_to_film_by_keys(node: Reviewed, seen: Browsed) -> None:
+    page = signed_in(seen)
+    expect(page.locator("td.who a")).to_have_text(["second, Anna", "first, Anna"])
+    newest, oldest = page.locator("a.open").all()
+    page.keyboard.press("j")
+    expect(newest).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(oldest).to_be_focused()
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"**{path_of(node.first)}")
+    page.wait_for_selector("#stage.ready")
+    page.keyboard.press("u")
+    page.wait_for_url(f"{seen.origin}/")
+    page.keyboard.press("/")
+    page.keyboard.type("first")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/?search=*")
+    page.locator("a.open").click()
+    page.wait_for_selector("#stage.ready")
+    page.go_back()
+    expect(page.locator("#live")).to_have_text("Live")
+    expect(page.locator("td.who a")).to_have_text(["first, Anna"])
+    assert page.locator("#filter").input_value() == "first" and "first" not in page.url
 
-        page.get_by_role("link", name="To review").click()
-        expect(page.locator("tbody tr")).to_have_count(2)
-        page.wait_for_load_state()  # a module runs before that
-        for key in ("j", "j", "Enter"):
-            page.keyboard.press(key)
-        page.wait_for_selector("#stage.ready")
-        assert page.url == f"{seen.origin}{path_of(node.second)}?film={node.second.SOPInstanceUID}"
-        page.keyboard.press("n")
-        expect(page.locator("#results")).to_have_attribute("data-study", str(node.first.StudyInstanceUID))
-        expect(page.locator('[data-part="mark"]')).to_have_text("This film: to review.")
-        page.wait_for_selector("#stage.ready")
-        while (doubtful := page.locator(".finding.review")).count():
-            left = doubtful.count()
-            doubtful.first.locator('[data-correct="accept"]').click()
-            expect(doubtful).to_have_count(left - 1)
-        expect(page.locator('[data-part="mark"]')).to_have_text("This film: ✓ finished.", timeout=SLOW)
-        assert node.to_review() == [node.second.SOPInstanceUID]
-        seen.open("/review")
-        expect(page.locator("tbody tr:not(.finished)")).to_have_count(1)
-
-
-@pytest.mark.drill(part="pages")
-def test_on_a_phone_a_study_is_a_line_and_its_findings_stand_below(node: Reviewed, browser: Browser) -> None:
-    with browsed(browser, node.started.service.http_port, size="narrow") as seen:
-        seen.page.context.set_extra_http_headers(BASIC)
-        # In one look: the list replaces its lines when something changes.
-        who, state, films_, found = seen.open("/").evaluate(
-            """uid => ["who", "state", "films", "impression"].map(name => {
-              const place = document.querySelector(`tr[data-uid="${uid}"] td.${name}`).getBoundingClientRect();
-              return [place.top, place.height];
-            })""",
-            str(node.second.StudyInstanceUID),
-        )
-    assert max(abs(who[0] - other[0]) for other in (state, films_)) < who[1] / 2
-    assert found[0] >= who[0] + who[1] / 2
+    page.get_by_role("link", name="To review").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.wait_for_load_state()  # a module runs before that
+    for key in ("j", "j", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#stage.ready")
+    assert page.url == f"{seen.origin}{path_of(node.second)}?film={node.second.SOPInstanceUID}"
+    page.keyboard.press("n")
+    expect(page.locator("#results")).to_have_attribute("data-study", str(node.first.StudyInstanceUID))
+    expect(page.locator('[data-part="mark"]')).to_have_text("This film: to review.")
+    page.wait_for_selector("#stage.ready")
+    while (doubtful := page.locator(".finding.review")).count():
+        left = doubtful.count()
+        doubtful.first.locator('[data-correct="accept"]').click()
+        expect(doubtful).to_have_count(left - 1)
+    expect(page.locator('[data-part="mark"]')).to_have_text("This film: ✓ finished.", timeout=SLOW)
+    to_review = node.service.request("GET", "/api/v1/review", **BASIC).json()["films"]
+    assert [film["film"] for film in to_review] == [node.second.SOPInstanceUID]
+    seen.open("/review")
+    expect(page.locator("tbody tr:not(.finished)")).to_have_count(1)
 
 
 def parked(started: ArchivedNode, name: str) -> Path:
@@ -416,7 +421,7 @@ def asked(page: Page) -> None:
 
 
 @pytest.mark.drill(part="pages")
-def test_axe_finds_nothing_on_any_page(node: Reviewed, browser: Browser) -> None:
+def test_axe_finds_nothing_on_any_page(node: Reviewed, seen: Browsed) -> None:
     study = path_of(node.second)
     pages: tuple[tuple[str, Callable[[Page], None] | None], ...] = (
         *((path, None) for path in ("/", "/review", "/upload", "/statistics", "/interface", "/users")),
@@ -424,16 +429,15 @@ def test_axe_finds_nothing_on_any_page(node: Reviewed, browser: Browser) -> None
         *((study, act) for act in (None, rejecting, moving, asked)),
     )
     found = dict[str, list[str]]()
-    with browsed(browser, node.started.service.http_port) as seen:
-        seen.open("/login")
-        found["/login"] = seen.violations()
-        signed_in(seen)
-        for path, act in pages:
-            page = seen.open(path)
-            if act is not None:
-                act(page)
-            found[f"{path} {act.__name__ if act else ''}"] = seen.violations()
-        seen.open("/studies/1.2.3")
-        found["no such study"] = seen.violations()
-        seen.forgive(404)
+    seen.open("/login")
+    found["/login"] = seen.violations()
+    signed_in(seen)
+    for path, act in pages:
+        page = seen.open(path)
+        if act is not None:
+            act(page)
+        found[f"{path} {act.__name__ if act else ''}"] = seen.violations()
+    seen.open("/studies/1.2.3")
+    found["no such study"] = seen.violations()
+    seen.forgive(404)
     assert {place: faults for place, faults in found.items() if faults} == {}

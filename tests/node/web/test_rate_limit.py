@@ -23,15 +23,15 @@ class Clock:
         return self.now
 
 
-def test_a_burst_passes_and_the_rest_waits() -> None:
+def test_a_burst_passes_for_each_key_and_the_rest_waits() -> None:
     clock = Clock()
     limit = RateLimit(burst=3, seconds=10.0, clock=clock)
 
     assert [limit.take("ada") for _ in range(4)] == [0, 0, 0, 10.0]
     clock.now = 4.0
-    assert limit.take("ada") == pytest.approx(6.0)
-    assert limit.take("eve") == 0
+    assert [limit.take("ada"), limit.seconds_left("ada"), limit.take("eve")] == pytest.approx([6.0, 6.0, 0])
     clock.now = 10.0
+    assert limit.seconds_left("ada") == limit.seconds_left("ada") == 0, "to ask how long to wait takes nothing"
     assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
 
 
@@ -51,13 +51,6 @@ def test_several_are_taken_together_or_not_at_all() -> None:
     assert limit.take("eve", 5) == 0
     clock.now = 30.0
     assert limit.take("eve", 5) == 0
-
-
-def test_to_ask_how_long_to_wait_takes_nothing() -> None:
-    limit = RateLimit(burst=1, seconds=10.0, clock=Clock())
-
-    assert [limit.seconds_left("ada") for _ in range(3)] == [0, 0, 0]
-    assert [limit.take("ada"), limit.seconds_left("ada")] == [0, 10.0]
 
 
 def test_the_key_used_longest_ago_is_forgotten_first() -> None:

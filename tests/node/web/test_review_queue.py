@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
-from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -17,20 +13,15 @@ from node.metrics import ReviewReason
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.service.worker import LedgerFiller
 from node.store.correction import CorrectionKind
-from node.store.database import connect
-from node.store.ledger import Ledger
-from node.store.statistics import counted_studies
 from node.store.worklist import to_review
 from node.web import review_queue
 from node.web.review_queue import ReviewQueue
 from tests.node.outputs.test_rejection import highdicom_note
-from tests.support import films, peers
+from tests.support import films
 from tests.support.damage import FILM, STUDY, Bench
 from tests.support.fakes import ScriptedReader
 from tests.support.finished import Finished, parts_of
-from tests.support.spoken import PROMPTS
 
 KEY = "edema"
 
@@ -71,48 +62,40 @@ def counted(node: Finished) -> dict[str, int]:
     return dict(node.ledger.overview().reviews)
 
 
-NEAR, UNMEASURED = (
-    "The probability is too low for present and too high to leave unreported.",
-    "The threshold was not measured on such films.",
-)
+NEAR = "The probability is too low for present and too high to leave unreported."
+UNMEASURED = "The threshold was not measured on such films."
+DENIED = "The network's own sentence says that it is not there."
+OTHER_SIDE = "Asked again about each side by name, the network contradicts itself."
 
 
 @pytest.mark.parametrize(
     ("state", "contradiction", "reasons", "count"),
     [
-        (FindingState.INDETERMINATE, None, [NEAR], "near_threshold"),
-        (
-            FindingState.INDETERMINATE,
-            "sentence_denies",
-            ["The network's own sentence says that it is not there."],
-            "contradicted",
-        ),
-        (FindingState.UNCALIBRATED, None, [UNMEASURED], "uncalibrated"),
-        (
-            FindingState.UNCALIBRATED,
-            "other_side",
-            ["Asked again about each side by name, the network contradicts itself.", UNMEASURED],
-            "contradicted",
-        ),
+        (FindingState.INDETERMINATE, None, (NEAR,), "near_threshold"),
+        (FindingState.INDETERMINATE, "sentence_denies", (DENIED,), "contradicted"),
+        (FindingState.UNCALIBRATED, None, (UNMEASURED,), "uncalibrated"),
+        (FindingState.UNCALIBRATED, "other_side", (OTHER_SIDE, UNMEASURED), "contradicted"),
     ],
 )
 def test_a_doubtful_finding_is_in_the_queue_with_its_reasons_and_counted_once(
-    tmp_path: Path, state: FindingState, contradiction: Contradiction | None, reasons: list[str], count: str
+    tmp_path: Path, state: FindingState, contradiction: Contradiction | None, reasons: tuple[str, ...], count: str
 ) -> None:
     node = finished(tmp_path, state, contradiction)
     (film,) = queue_of(node).films
     (finding,) = film.findings
 
     assert (film.study, film.film) == (STUDY, FILM.SOPInstanceUID)
-    assert (finding.prompt, finding.state) == (KEY, state)
-    assert list(finding.reasons) == reasons
+    assert (finding.prompt, finding.state, tuple(finding.reasons)) == (KEY, state, reasons)
     assert counted(node) == {count: 1}
     assert count in get_args(ReviewReason)
 
 
-@pytest.mark.parametrize("state", [FindingState.PRESENT, FindingState.ABSENT])
-def test_a_film_without_a_doubtful_finding_is_not_in_the_queue(tmp_path: Path, state: FindingState) -> None:
-    assert queue_of(finished(tmp_path, state)).films == ()
+def test_a_film_without_a_doubtful_finding_or_that_was_rejected_is_not_in_the_queue(tmp_path: Path) -> None:
+    for state in (FindingState.PRESENT, FindingState.ABSENT):
+        assert queue_of(finished(tmp_path / state, state)).films == ()
+    node = finished(tmp_path, FindingState.INDETERMINATE)
+    node.read(highdicom_note(FILM))
+    assert (counted(node), queue_of(node).films) == ({}, ())
 
 
 @pytest.mark.parametrize("has_box", [True, False])
@@ -131,13 +114,6 @@ def test_a_judged_film_leaves_the_queue_at_once_and_comes_back_when_the_judgment
     assert counted(node) == {"near_threshold": 1}
 
 
-def test_a_rejected_film_is_not_counted(tmp_path: Path) -> None:
-    node = finished(tmp_path, FindingState.INDETERMINATE)
-    node.read(highdicom_note(FILM))
-    assert counted(node) == {}
-    assert queue_of(node).films == ()
-
-
 def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
     bench.keep(FILM)
     plan = bench.steps.plan(STUDY)
@@ -150,23 +126,6 @@ def test_a_finish_that_runs_again_counts_the_same(bench: Bench) -> None:
         bench.steps.finish(plan, outcomes, written)
 
     assert dict(bench.ledger.overview().reviews) == {"near_threshold": 1}
-
-
-def test_a_lost_ledger_is_filled_though_one_answer_has_an_unknown_form(tmp_path: Path) -> None:
-    node = finished(tmp_path, FindingState.UNCALIBRATED)
-    damaged = node.spool.directory / "studies" / "1.1" / "readings"
-    shutil.copytree(node.spool.directory / "studies" / STUDY, damaged.parent)
-    for answer in damaged.glob("*.json"):
-        answer.write_text(json.dumps({"source": FILM.SOPInstanceUID, "findings": 5}), encoding="utf-8")
-    with closing(Ledger(connect(tmp_path / "new.sqlite"))) as ledger:
-        for study_uid in (STUDY, "1.1"):
-            ledger.add_finished_study(study_uid)
-
-        finder = LedgerFiller(node.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=False)
-        peers.wait_until(lambda: len(counted_studies(ledger.tables)) == 2, what="both studies were looked at")
-        finder.close()
-
-        assert ledger.overview().reviews == {"uncalibrated": 1}
 
 
 def test_the_queue_goes_beyond_the_listed_films(tmp_path: Path) -> None:
@@ -204,20 +163,3 @@ def test_a_page_names_a_next_film_only_while_one_waits_and_marks_stat(tmp_path: 
     assert not names_next(), "the page does not wait for the round"
     node.correct(second, CorrectionKind.WITHDRAW, withdraws=judged)
     assert names_next()
-
-
-@pytest.mark.parametrize("kind", ["corrections", "readings"])
-def test_a_page_is_shown_though_another_study_of_the_queue_cannot_be_read(tmp_path: Path, kind: str) -> None:
-    node = finished(tmp_path, FindingState.INDETERMINATE)
-    second = films.as_another(films.thumbnail(), "second", study="second")
-    node.read(second)
-    uid = str(second.StudyInstanceUID)
-    if kind == "corrections":
-        node.spool.keep_document(uid, "corrections", f"{1:032x}", {"form": "another program's"})
-    else:
-        ((_, reading),) = node.spool.readings(uid).intact
-        node.spool.keep_reading(uid, "later", {key: value for key, value in reading.items() if key != "view"})
-
-    page = node.client().get(f"/studies/{STUDY}")
-
-    assert (page.status_code, "Next film to review" in page.text) == (200, True)

@@ -27,6 +27,7 @@ from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
 from node.store import ledger_queries, received
 from node.store.ledger import open_ledger
+from tests.node.web.test_rate_limit import Clock
 from tests.support.certificates import Authority
 from tests.support.finished import pages_of, parts_of
 from tests.support.peers import LOOPBACK, free_port
@@ -52,6 +53,8 @@ class Pages:
 
 
 DELIVERY = Delivery(destination="archive", study_uid="1.2", sop_instance_uid="1.2.3", kind="sr")
+INVALID = {"certificate http.tls": "certificate http.tls is not valid"}
+EXPIRING = {"certificate http.tls": "certificate http.tls expires soon"}
 
 
 @pytest.fixture
@@ -65,36 +68,39 @@ def pages(settings: Settings) -> Pages:
     return Pages(settings=settings, client=pages_of(parts))
 
 
-def keys(settings: Settings) -> list[str]:
-    return [trouble.key for trouble in troubles(settings)]
-
-
 def test_nothing_is_wrong_with_a_node_that_works(pages: Pages) -> None:
-    assert keys(pages.settings) == []
+    assert troubles(pages.settings) == ()
     assert "Something is down" not in pages.text("/")
-    assert "Nothing." in pages.text()
+    text = pages.text()
+    parts = ("storage: ", "clock: ", "0 receiving, 0 reading", "0 stat, 0 asap", "not evaluated by", "Python 3.")
+    assert [part for part in ("Nothing.", *parts, "No model is open in this process.") if part not in text] == []
+    assert config.render(pages.settings) in pages.text("/system/settings")
+    answer = pages.client.post("/api/v1/destinations/nobody/echo")
+    assert (answer.status_code, answer.json()["detail"]) == (404, "the settings have no such destination")
+
+    (told,) = re.findall("<tr><td>Lung consolidation</td>.*?</tr>", text, re.DOTALL)
+    assert re.findall("<td>([^<]*)</td>", told) == ["Lung consolidation", "never", "42 %", "not on patient films"]
+    accepted = read_thresholds(pages.settings.model.directory, PROMPTS, trusted="any")
+    assert [each.present for each in accepted if each.prompt == "consolidation"] == [pytest.approx(0.551, abs=0.001)]
 
 
-def test_a_paused_destination_says_why_and_since_when(pages: Pages) -> None:
+def test_a_paused_destination_says_why_and_since_when_until_it_accepts_again(pages: Pages) -> None:
     pages.ledger(state=DeliveryState.WAITING, reason="no connection")
     (trouble,) = troubles(pages.settings)
 
     assert trouble.key == "destination archive"
     assert trouble.since is not None
-    assert f"paused</b> since {trouble.since:%Y-%m-%d %H:%M}: no connection" in pages.text()
+    text = pages.text()
+    assert f"paused</b> since {trouble.since:%Y-%m-%d %H:%M}: no connection" in text and "nothing yet" in text
     for path in ("/", "/review", "/upload", "/system/settings", "/studies/1"):
         assert "archive is down" in html.unescape(pages.client.get(path).text), path
 
-
-def test_the_line_goes_when_the_destination_accepts_again(pages: Pages) -> None:
-    pages.ledger(state=DeliveryState.WAITING, reason="no connection")
-    assert "nothing yet" in pages.text()
     pages.ledger(state=DeliveryState.SENT, reason=None)
 
-    assert keys(pages.settings) == []
-    assert "accepts results" in pages.text()
+    assert troubles(pages.settings) == ()
     accepted = ledger_queries.moment(ledger_queries.overview(pages.settings.storage).taken["archive"])
-    assert f"<td>{accepted:%Y-%m-%d %H:%M}" in pages.text()
+    text = pages.text()
+    assert "accepts results" in text and f"<td>{accepted:%Y-%m-%d %H:%M}" in text
 
 
 def _parked(settings: Settings) -> Settings:
@@ -104,38 +110,34 @@ def _parked(settings: Settings) -> Settings:
     return settings
 
 
-def _full(settings: Settings) -> Settings:
+def _with_free(settings: Settings, *, reserve: float) -> Settings:
+    """With a reserve of the disk that is so many times what is free of it."""
     free = shutil.disk_usage(settings.storage.directory).free
-    return replace(settings, storage=replace(settings.storage, min_free_mib=free // 2**20 * 2))
+    return replace(settings, storage=replace(settings.storage, min_free_mib=int(free // 2**20 * reserve)))
 
 
-def _nearly_full(settings: Settings) -> Settings:
-    free = shutil.disk_usage(settings.storage.directory).free
-    return replace(settings, storage=replace(settings.storage, min_free_mib=free // 2**20 * 3 // 4))
-
-
-def _certified(settings: Settings, *, days: int) -> Settings:
-    issued = Authority.found(settings.storage.directory / "tls", days=90).issue("node", days=days)
+def _certified(
+    settings: Settings, *, days: int, of_authority: int = 90, is_chained: bool = False, is_readable: bool = True
+) -> Settings:
+    """With a certificate, perhaps with its issuer in the same file, that expire in so many days."""
+    authority = Authority.found(settings.storage.directory / "tls", days=of_authority)
+    issued = authority.issue("node", days=days)
+    if is_chained:
+        issued.certificate.write_bytes(issued.certificate.read_bytes() + authority.certificate.read_bytes())
+    if not is_readable:
+        issued.certificate.write_text("no certificate", encoding="utf-8")
     tls = HttpTlsSettings(certificate=issued.certificate, key=issued.key)
     return replace(settings, http=replace(settings.http, tls=tls))
 
 
-def _chained(settings: Settings) -> Settings:
-    """With its issuer in the same file, which expires soon."""
-    authority = Authority.found(settings.storage.directory / "tls", days=20)
-    issued = authority.issue("node", days=90)
-    with issued.certificate.open("ab") as file:
-        file.write(authority.certificate.read_bytes())
-    tls = HttpTlsSettings(certificate=issued.certificate, key=issued.key)
-    return replace(settings, http=replace(settings.http, tls=tls))
-
-
-def _over(settings: Settings) -> Settings:
-    """With a certificate that has expired, of an authority that expires soon."""
-    authority = Authority.found(settings.storage.directory / "tls", days=20)
-    issued = authority.issue("node", days=-1)
-    tls = ServerTlsSettings(certificate=issued.certificate, key=issued.key, ca=authority.certificate)
-    return replace(settings, listener=replace(settings.listener, tls=tls))
+def _listening_certified(settings: Settings, *, days: int, of_authority: int) -> Settings:
+    """With one that the listener shows."""
+    tls = _certified(settings, days=days, of_authority=of_authority).http.tls
+    assert tls is not None
+    of_listener = ServerTlsSettings(
+        certificate=tls.certificate, key=tls.key, ca=tls.certificate.with_name("authority.pem")
+    )
+    return replace(settings, listener=replace(settings.listener, tls=of_listener))
 
 
 def _damaged(settings: Settings) -> Settings:
@@ -146,13 +148,6 @@ def _damaged(settings: Settings) -> Settings:
 def _aside(settings: Settings) -> Settings:
     (settings.storage.directory / "ledger.sqlite.damaged-20260102T030405Z").touch()
     return settings
-
-
-def _unreadable(settings: Settings) -> Settings:
-    changed = _certified(settings, days=60)
-    assert changed.http.tls is not None
-    changed.http.tls.certificate.write_text("no certificate", encoding="utf-8")
-    return changed
 
 
 def _away(settings: Settings) -> Settings:
@@ -167,17 +162,20 @@ def _gone(settings: Settings) -> Settings:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        (_unreadable, {"certificate http.tls": "certificate http.tls is not valid"}),
         (_away, {"database": "the database does not answer"}),
         (_gone, {"disk": "the disk fails"}),
         (_parked, {"parked": "2 parked"}),
-        (_full, {"disk": "the disk is full"}),
-        (_nearly_full, {"disk": "the disk is nearly full"}),
+        (partial(_with_free, reserve=2.0), {"disk": "the disk is full"}),
+        (partial(_with_free, reserve=0.75), {"disk": "the disk is nearly full"}),
         (partial(_certified, days=60), {}),
-        (partial(_certified, days=20), {"certificate http.tls": "certificate http.tls expires soon"}),
-        (_chained, {"certificate http.tls": "certificate http.tls expires soon"}),
-        (partial(_certified, days=-1), {"certificate http.tls": "certificate http.tls is not valid"}),
-        (_over, {"certificate listener.tls": "certificate listener.tls is not valid"}),
+        (partial(_certified, days=60, is_readable=False), INVALID),
+        (partial(_certified, days=20), EXPIRING),
+        (partial(_certified, days=90, of_authority=20, is_chained=True), EXPIRING),
+        (partial(_certified, days=-1), INVALID),
+        (
+            partial(_listening_certified, days=-1, of_authority=20),
+            {"certificate listener.tls": "certificate listener.tls is not valid"},
+        ),
         (_damaged, {"damaged film": "damaged film"}),
         (_aside, {"damaged database": "damaged database"}),
     ],
@@ -190,14 +188,6 @@ def test_each_trouble_is_found_and_named(
     assert {trouble.key: trouble.title for trouble in troubles(changed)} == found
 
 
-def test_damage_counts_for_an_hour(pages: Pages) -> None:
-    received.note_damage(pages.settings.storage.directory, "film")
-
-    later = [troubles(pages.settings, now=datetime.now(UTC) + timedelta(minutes=minutes)) for minutes in (59, 61)]
-
-    assert [len(found) for found in later] == [1, 0]
-
-
 def test_a_refused_caller_has_the_lines_that_admit_it(pages: Pages) -> None:
     kept = RefusedCallers(pages.settings.storage.directory / "refused-callers.json")
     kept.note(RefusalKey("association.refused", "caller", "192.0.2.7", "NEW_CR", "CHEX"), 2)
@@ -207,23 +197,6 @@ def test_a_refused_caller_has_the_lines_that_admit_it(pages: Pages) -> None:
 
     assert "NEW_CR at 192.0.2.7, calling CHEX: caller, 2 times, last" in text
     assert '[[listener.callers]]\nae_title = "NEW_CR"\nhosts = ["192.0.2.7"]' in text
-
-
-def test_disk_certificates_clock_model_and_queues_stand_there(pages: Pages) -> None:
-    text = pages.text()
-
-    for part in ("storage: ", "clock: ", "0 receiving, 0 reading", "0 stat, 0 asap", "not evaluated by", "Python 3."):
-        assert part in text, part
-    assert "No model is open in this process." in text
-
-
-def test_thresholds_are_those_that_a_report_states(pages: Pages) -> None:
-    told = re.search("<tr><td>Lung consolidation</td>.*?</tr>", pages.text(), re.DOTALL)
-    accepted = read_thresholds(pages.settings.model.directory, PROMPTS, trusted="any")
-
-    assert told is not None
-    assert re.findall("<td>([^<]*)</td>", told[0]) == ["Lung consolidation", "never", "42 %", "not on patient films"]
-    assert [each.present for each in accepted if each.prompt == "consolidation"] == [pytest.approx(0.551, abs=0.001)]
 
 
 def test_the_clock_is_checked_without_a_look_at_each_film(pages: Pages) -> None:
@@ -241,19 +214,18 @@ def test_the_clock_is_checked_without_a_look_at_each_film(pages: Pages) -> None:
     assert "set the clock" not in pages.text()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignDestination:
-    """What the package of somebody else may keep in its settings."""
-
-    name: str = "foreign"
-    type: str = "foreign"
-    api_token: str = "TOPSECRET-1"
-    password: str = "TOPSECRET-2"
-    key: str = "TOPSECRET-3"
-    key_file: Path = Path("/etc/key.pem")
-
-
 def test_no_secret_of_the_settings_is_shown(settings: Settings) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class ForeignDestination:
+        """What the package of somebody else may keep in its settings."""
+
+        name: str = "foreign"
+        type: str = "foreign"
+        api_token: str = "TOPSECRET-1"
+        password: str = "TOPSECRET-2"
+        key: str = "TOPSECRET-3"
+        key_file: Path = Path("/etc/key.pem")
+
     url = "postgresql://ada:TOPSECRET-0@db/chex"
     foreign = cast(DestinationSettings, ForeignDestination())
     storage = replace(settings.storage, database_url=url)
@@ -265,26 +237,17 @@ def test_no_secret_of_the_settings_is_shown(settings: Settings) -> None:
     assert 'api_token = "***"' in shown and "/etc/key.pem" in shown
 
 
-def test_the_settings_in_force_can_be_looked_at(pages: Pages) -> None:
-    assert config.render(pages.settings) in pages.text("/system/settings")
-
-
-def test_an_unknown_destination_cannot_be_asked(pages: Pages) -> None:
-    answer = pages.client.post("/api/v1/destinations/nobody/echo")
-
-    assert (answer.status_code, answer.json()["detail"]) == (404, "the settings have no such destination")
-
-
-def test_troubles_are_looked_up_once_in_five_seconds() -> None:
-    now, times = [0.0], list[float]()
+def test_troubles_are_looked_up_once_in_five_seconds_and_damage_counts_for_an_hour(settings: Settings) -> None:
+    clock, times = Clock(), list[float]()
 
     def look() -> tuple[Trouble, ...]:
-        times.append(now[0])
+        times.append(clock.now)
         return ()
 
-    known = LastTroubles(look, clock=lambda: now[0])
-    for seconds in (0.0, 4.9, 5.0, 9.9, 10.0):
-        now[0] = seconds
+    known = LastTroubles(look, clock=clock)
+    for clock.now in (0.0, 4.9, 5.0, 9.9, 10.0):
         assert known() == ()
-
     assert times == [0.0, 5.0, 10.0]
+    received.note_damage(settings.storage.directory, "film")
+    later = [troubles(settings, now=datetime.now(UTC) + timedelta(minutes=minutes)) for minutes in (59, 61)]
+    assert [len(found) for found in later] == [1, 0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -25,7 +27,7 @@ from node.web.studies import received_films
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.web.test_review_queue import finished
 from tests.support import films, peers, senders
-from tests.support.damage import STUDY, cut
+from tests.support.damage import FILM, STUDY, cut
 from tests.support.finished import Finished
 from tests.support.spoken import PROMPTS
 
@@ -35,14 +37,18 @@ LISTS = ("/", "/review", f"/review/next?study={STUDY}", f"/studies/{STUDY}", "/s
 INTERFACE = ("/api/v1/studies", "/api/v1/review", "/api/v1/findings")
 
 
+def answers_of(node: Finished, study: str = UNREAD) -> list[Path]:
+    return list((node.spool.directory / "studies" / study / "readings").glob("*.json"))
+
+
 def lose_a_field(node: Finished) -> None:
     ((_, reading),) = node.spool.readings(UNREAD).intact
-    (path,) = (node.spool.directory / "studies" / UNREAD / "readings").glob("*.json")
+    (path,) = answers_of(node)
     node.spool.keep_reading(UNREAD, path.stem, {key: value for key, value in reading.items() if key != "view"})
 
 
 def cut_the_answer(node: Finished) -> None:
-    (path,) = (node.spool.directory / "studies" / UNREAD / "readings").glob("*.json")
+    (path,) = answers_of(node)
     cut(path)
 
 
@@ -76,9 +82,10 @@ def test_the_lists_show_every_study_and_say_of_which_an_answer_cannot_be_read(
 
     with capture_logs() as lines:
         shown = {path: client.get(path) for path in LISTS for _ in range(2)}
-        told = {path: client.get(path).json() for path in INTERFACE}
+        studies, review, rows_of_findings = (client.get(path).json() for path in INTERFACE)
 
     assert {path: page.status_code for path, page in shown.items()} == dict.fromkeys(LISTS, 200)
+    assert "Next film to review" in shown[f"/studies/{STUDY}"].text
     rows = {uid: row for row in shown["/"].text.split("<tr ") for uid in (STUDY, UNREAD) if f'data-uid="{uid}"' in row}
     is_damaged = damage in (lose_a_field, cut_the_answer)
     said = "A stored result is damaged." if is_damaged else "written by another version of the program; see the log."
@@ -86,19 +93,16 @@ def test_the_lists_show_every_study_and_say_of_which_an_answer_cannot_be_read(
     assert (f"/studies/{UNREAD}/manage" in rows[UNREAD]) is is_damaged
     assert "none reported" not in rows[UNREAD]
     assert "damaged" not in rows[STUDY] and "Pulmonary edema" in rows[STUDY]
-    assert {line["uid"]: line["state"] for line in told["/api/v1/studies"]["studies"]} == {
-        STUDY: "finished",
-        UNREAD: "answer_unreadable",
-    }
-    cautions = {film["study"]: " ".join(film["cautions"]) for film in told["/api/v1/review"]["films"]}
+    states = {line["uid"]: line["state"] for line in studies["studies"]}
+    assert states == {STUDY: "finished", UNREAD: "answer_unreadable"}
+    cautions = {film["study"]: " ".join(film["cautions"]) for film in review["films"]}
     assert cautions[STUDY] == "" and said in cautions[UNREAD]
-    own = [row for row in told["/api/v1/findings"]["rows"] if row["study"] == UNREAD]
+    own = [row for row in rows_of_findings["rows"] if row["study"] == UNREAD]
     assert [(row["state"], row["finding"]) for row in own] == [("answer_unreadable", None)]
-    assert [row for row in told["/api/v1/findings"]["rows"] if row not in own] == [
-        row for row in before["/api/v1/findings"]["rows"] if row["study"] == STUDY
-    ]
-    (line,) = [line for line in lines if line["event"] == "answer.unreadable"]
-    assert line["study"] == UNREAD and str(node.spool.directory) in line["reason"]
+    others = [row for row in before["/api/v1/findings"]["rows"] if row["study"] == STUDY]
+    assert [row for row in rows_of_findings["rows"] if row not in own] == others
+    ((study, reason),) = [(line["study"], line["reason"]) for line in lines if line["event"] == "answer.unreadable"]
+    assert study == UNREAD and str(node.spool.directory) in reason
     assert [line for line in lines if line["event"] == "page.failed"] == []
 
 
@@ -107,6 +111,8 @@ def test_the_page_of_the_study_says_so_until_it_was_read_again(
     node: Finished, damage: Callable[[Finished], None]
 ) -> None:
     damage(node)
+    older = answers_of(node)[0].with_name("older.json")
+    older.write_bytes(b"an answer of another model, cut short")
     page = node.client().get(f"/studies/{UNREAD}")
     assert (page.status_code, "A stored result is damaged." in page.text) == (200, True)
     with pytest.raises(UnusableFilm, match="read again"):
@@ -114,6 +120,7 @@ def test_the_page_of_the_study_says_so_until_it_was_read_again(
     assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True, "nobody knows"
 
     node.spool.forget_interrupted_readings(UNREAD)
+    assert not older.exists()
     node.spool.uncover(UNREAD)
     node.round(UNREAD)
 
@@ -122,54 +129,39 @@ def test_the_page_of_the_study_says_so_until_it_was_read_again(
     assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
 
 
-def test_a_damaged_answer_of_another_model_goes_when_the_study_is_read_again(node: Finished) -> None:
-    readings = node.spool.directory / "studies" / UNREAD / "readings"
-    (kept,) = readings.glob("*.json")
-    (readings / "older.json").write_bytes(kept.read_bytes()[:-9])
-    assert [path for _, path in node.spool.readings(UNREAD).damaged] == [readings / "older.json"]
-
-    node.spool.forget_interrupted_readings(UNREAD)
-
-    assert list(readings.iterdir()) == [kept]
-
-
 def test_a_lost_ledger_is_filled_though_a_document_of_one_study_cannot_be_read(node: Finished, tmp_path: Path) -> None:
+    of_unknown_form = node.spool.directory / "studies" / "1.1" / "readings"
+    shutil.copytree(node.spool.directory / "studies" / STUDY, of_unknown_form.parent)
+    for answer in of_unknown_form.glob("*.json"):
+        answer.write_text(json.dumps({"source": FILM.SOPInstanceUID, "findings": 5}), encoding="utf-8")
     change_the_form_of_a_question(node)
+    studies = (STUDY, UNREAD, "1.1")
     with closing(Ledger(connect(tmp_path / "new.sqlite"))) as ledger:
-        for study_uid in (STUDY, UNREAD):
+        for study_uid in studies:
             ledger.add_finished_study(study_uid)
 
         finder = LedgerFiller(node.spool, ledger, prompts=lambda: PROMPTS, zone=ZoneInfo("UTC"), with_patients=True)
-        peers.wait_until(lambda: len(counted_studies(ledger.tables)) == 2, what="both studies were looked at")
+        peers.wait_until(lambda: len(counted_studies(ledger.tables)) == 3, what="all studies were looked at")
         finder.close()
 
-        assert {uid: has_patient(ledger.tables, uid) for uid in (STUDY, UNREAD)} == {STUDY: True, UNREAD: False}
-
-
-def test_the_questions_about_a_film_name_the_one_that_cannot_be_read(node: Finished) -> None:
-    node.spool.keep_document(UNREAD, "questions", f"{1:032x}", {"form": "another program's"})
-
-    answer = node.client().get(f"/api/v1/studies/{UNREAD}/films/{SECOND.SOPInstanceUID}/questions")
-
-    assert (answer.status_code, "questions/" in answer.json()["detail"]) == (503, True)
+        assert [has_patient(ledger.tables, uid) for uid in studies] == [True, False, True]
+        assert ledger.overview().reviews == {"near_threshold": 1}
 
 
 def test_an_older_answer_is_not_shown_in_place_of_a_newer_one_that_is_damaged(node: Finished) -> None:
-    readings = node.spool.directory / "studies" / UNREAD / "readings"
     ((_, reading),) = node.spool.readings(UNREAD).intact
-    (newest,) = readings.glob("*.json")
+    (newest,) = answers_of(node)
     node.spool.keep_reading(UNREAD, "older", {**reading, "model": "OLD 1.0"})
-    os.utime(readings / "older.json", (1, 1))
-    assert shown(node) == {str(SECOND.SOPInstanceUID): "read"}
+    os.utime(newest.with_name("older.json"), (1, 1))
+    seen = [shown(node)]
     cut(newest)
-
-    assert shown(node) == {str(SECOND.SOPInstanceUID): "answer_unreadable"}
+    seen.append(shown(node))
     with pytest.raises(UnusableFilm, match="read again"):
         read_film(node.spool, node.spool.instances(UNREAD)[0])
+    os.utime(newest, (0, 0))  # now the damaged one is older
+    seen.append(shown(node))
 
-    os.utime(newest, (0, 0))
-
-    assert shown(node) == {str(SECOND.SOPInstanceUID): "read"}, "the damaged one is older"
+    assert seen == [{str(SECOND.SOPInstanceUID): status} for status in ("read", "answer_unreadable", "read")]
     assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
 
 
@@ -180,27 +172,23 @@ def test_a_damaged_answer_is_not_one_to_an_object_that_gets_none(node: Finished)
     node.round(UNREAD)
     cut_the_answer(node)
 
-    assert shown(node) == {
-        str(SECOND.SOPInstanceUID): "answer_unreadable",
-        kept.sop_instance_uid: "left_alone",
-    }
+    assert shown(node) == {str(SECOND.SOPInstanceUID): "answer_unreadable", kept.sop_instance_uid: "left_alone"}
 
 
 def test_a_finding_does_not_stand_on_a_film_with_a_damaged_answer_if_a_reader_or_the_archive_rejected_it(
     node: Finished,
 ) -> None:
+    def still_critical(key: str = "edema") -> bool:
+        return is_still_critical(node.spool, UNREAD, key, PROMPTS)
+
     cut_the_answer(node)
-    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True
-
+    assert still_critical()
     made = node.correct(SECOND, CorrectionKind.REJECT, prompt="edema")
-    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
-    assert is_still_critical(node.spool, UNREAD, "pneumothorax", PROMPTS) is True
-
+    assert (still_critical(), still_critical("pneumothorax")) == (False, True)
     node.correct(SECOND, CorrectionKind.WITHDRAW, withdraws=made)
-    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is True
-
+    assert still_critical()
     films.keep(node.spool, highdicom_note(SECOND))
-    assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
+    assert not still_critical()
 
 
 def shown(node: Finished) -> dict[str, str]:
@@ -212,32 +200,36 @@ def test_a_study_with_a_document_of_another_version_is_neither_read_again_nor_de
     node: Finished, damage: Callable[[Finished], None]
 ) -> None:
     damage(node)
-    asked: dict[str, dict[str, object]] = {
-        "read": {"reason": "other"},
-        "delete": {"reason": "other", "films": 1, "undelivered": 0},
-    }
+    client, path = node.client(), f"/api/v1/studies/{UNREAD}"
 
     with capture_logs() as lines:
-        for action, reason in asked.items():
-            answer = node.client().post(f"/api/v1/studies/{UNREAD}/{action}", json=reason)
-            assert (answer.status_code, "another version of the program" in answer.text) == (409, True)
+        answers = [
+            client.post(f"{path}/read", json={"reason": "other"}),
+            client.post(f"{path}/delete", json={"reason": "other", "films": 1, "undelivered": 0}),
+        ]
 
-    said = [(line["event"], line["outcome"], line["study"]) for line in lines if "outcome" in line]
-    assert said == [(event, "refused", UNREAD) for event in ("study.reread", "study.deleted")]
+    said = [(answer.status_code, "another version of the program" in answer.text) for answer in answers]
+    assert said == [(409, True)] * 2
+    audited = [(line["event"], line["outcome"], line["study"]) for line in lines if "outcome" in line]
+    assert audited == [(event, "refused", UNREAD) for event in ("study.reread", "study.deleted")]
     assert node.ledger.study_state(UNREAD) == "finished"
     assert len(node.spool.rounds(UNREAD)) == 1, "no round follows that would be parked"
+    node.spool.keep_document(UNREAD, "questions", f"{1:032x}", {"form": "another program's"})
+    questions = client.get(f"{path}/films/{SECOND.SOPInstanceUID}/questions")
+    assert (questions.status_code, "questions/" in questions.json()["detail"]) == (503, True)
 
 
 def test_a_study_with_a_damaged_answer_is_still_shown_as_not_delivered(node: Finished) -> None:
-    film = films.as_another(films.thumbnail(), "unsent", study="unsent")
+    film, pages = films.as_another(films.thumbnail(), "unsent", study="unsent"), node.client()
+    uid = str(film.StudyInstanceUID)
     films.keep(node.spool, film)
-    senders.run_round(node.bench.steps, str(film.StudyInstanceUID))
-    (reading,) = (node.spool.directory / "studies" / str(film.StudyInstanceUID) / "readings").glob("*.json")
+    senders.run_round(node.bench.steps, uid)
+    (reading,) = answers_of(node, uid)
     cut(reading)
 
-    page = node.client().get(f"/?q={film.StudyInstanceUID}").text
+    page = pages.get(f"/?q={uid}").text
 
     assert '<span class="chip">not delivered</span>' in page and "A stored result is damaged." in page
-    node.ledger.set_study(str(film.StudyInstanceUID), "parked", stage="read", reason="the disk is full")
-    (line,) = node.client().get(f"/api/v1/studies?q={film.StudyInstanceUID}").json()["studies"]
+    node.ledger.set_study(uid, "parked", stage="read", reason="the disk is full")
+    (line,) = pages.get(f"/api/v1/studies?q={uid}").json()["studies"]
     assert (line["state"], line["reason"]) == ("parked", "the disk is full"), "what a person has to do comes first"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import itertools
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from node.web import api, application
 from node.web.dependencies import WebParts
 from tests.support import films, peers
 from tests.support.finished import parts_of
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.peers import LOOPBACK, free_port
 from tests.support.service import Service, settings_for
 from tests.support.serving import Served, serving
 from tests.support.web_access import as_user
@@ -68,18 +67,15 @@ def read_until(connection: socket.socket, wanted: bytes, content: bytes = b"") -
 
 
 def test_arrival_and_end_of_a_film_are_told(tmp_path: Path) -> None:
-    film = films.thumbnail()
     # So long a quiet time that the state can be asked for between arrival and end.
-    with (
-        ReceivingArchive() as archive,
-        Service(settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=3.0)) as service,
-    ):
+    settings = settings_for(tmp_path / "node", archive_port=free_port(), quiet_seconds=3.0)
+    with Service(settings) as service:
         connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
         connection.request("GET", "/api/v1/events")
         stream = connection.getresponse()
         assert stream.getheader("Cache-Control") == "no-store"
         states = [state_at_next_event(stream, service)]
-        assert peers.send(film, port=service.dicom_port) == 0
+        assert peers.send(films.thumbnail(), port=service.dicom_port) == 0
         while states[-1] != "finished":
             states.append(state_at_next_event(stream, service))
         connection.close()
@@ -92,21 +88,14 @@ def state_at_next_event(stream: http.client.HTTPResponse, service: Service) -> s
     """The state of the only study right after the next event; "" while there is none."""
     while stream.readline() != b"event: studies\n":
         pass
-    connection = http.client.HTTPConnection(LOOPBACK, service.http_port, timeout=30)
-    connection.request("GET", "/api/v1/studies")
-    studies = json.loads(connection.getresponse().read())["studies"]
-    connection.close()
+    studies = service.request("GET", "/api/v1/studies").json()["studies"]
     return studies[0]["state"] if studies else ""
 
 
-@pytest.mark.parametrize("fields", [(), (b"Last-Event-ID: 7",), (b"Last-Event-ID: \xff\x00",)])
+@pytest.mark.parametrize("fields", [(), (b"Last-Event-ID: 7",)])
 def test_a_client_that_comes_back_is_told_to_look_again(tmp_path: Path, fields: tuple[bytes, ...]) -> None:
     with watched(tmp_path) as node, node.watch(*fields) as connection:
-        head = read_until(connection, b"\r\n\r\n")
-        if b" 400 " in head:  # no header may hold a NUL
-            return
-
-        assert CHANGED in read_until(connection, b"changed\n\n", head)
+        assert CHANGED in read_until(connection, b"changed\n\n")
 
 
 @pytest.mark.parametrize("what", ["questions", "sent"])
@@ -125,29 +114,20 @@ def test_a_question_and_a_sent_answer_are_told_to_those_who_watch_their_study(
             assert read_until(connection, CHANGED)
 
 
-def test_a_client_that_goes_away_is_forgotten(tmp_path: Path) -> None:
+def test_only_so_many_may_watch_however_fast_they_come_and_who_goes_away_is_forgotten(tmp_path: Path) -> None:
     with watched(tmp_path) as node:
         with ExitStack() as clients:
-            for _ in range(MOST):
-                clients.enter_context(node.watch())
-            node.wait_for(MOST)
+            watching = [clients.enter_context(node.watch()) for _ in range(4 * MOST)]
+            answers = [read_until(connection, b"\r\n\r\n") for connection in watching]
 
+            statuses = sorted(int(answer.split(b" ")[1]) for answer in answers)
+            assert statuses == [200] * MOST + [503] * 3 * MOST
+            assert sum(b"retry-after: 5\r\n" in answer.lower() for answer in answers) == 3 * MOST
+            assert not node.parts.streams.value
+            assert b" 200 " in node.served.ask()
         node.wait_for(0)
         with node.watch() as again:
             assert b" 200 " in read_until(again, b"\r\n\r\n")
-
-
-def test_only_so_many_may_watch_however_fast_they_come(tmp_path: Path) -> None:
-    with watched(tmp_path) as node, ExitStack() as clients:
-        watching = [clients.enter_context(node.watch()) for _ in range(4 * MOST)]
-        answers = [read_until(connection, b"\r\n\r\n") for connection in watching]
-        heads = [answer.split(b"\r\n")[0] for answer in answers]
-
-        assert sum(b" 200 " in head for head in heads) == MOST
-        assert not node.parts.streams.value
-        assert sum(b" 503 " in head for head in heads) == 3 * MOST
-        assert sum(b"retry-after: 5\r\n" in answer.lower() for answer in answers) == 3 * MOST
-        assert b" 200 " in node.served.ask(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 
 
 def narrow(host: str, port: int) -> socket.socket:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import stat
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from io import BytesIO
@@ -16,7 +15,6 @@ import anyio
 import numpy as np
 import pytest
 from PIL import Image
-from pydicom.dataset import Dataset
 from starlette.requests import Request
 from starlette.testclient import TestClient
 from starlette.types import Message
@@ -52,10 +50,8 @@ def taken(client: TestClient, body: bytes, *, kind: str = DICOM) -> Content:
     return found
 
 
-def size_of(client: TestClient, look: Content) -> tuple[int, int]:
-    shown = client.get(f"/api/v1/looks/{look['id']}/picture")
-    assert shown.status_code == 200
-    return Image.open(BytesIO(shown.content)).size
+def shown(client: TestClient, look: Content) -> Image.Image:
+    return Image.open(BytesIO(client.get(f"/api/v1/looks/{look['id']}/picture").content))
 
 
 def picture(kind: str) -> bytes:
@@ -66,7 +62,7 @@ def picture(kind: str) -> bytes:
     return content.getvalue()
 
 
-def test_a_film_is_read_shown_and_asked_about(client: TestClient) -> None:
+def test_a_film_is_read_shown_and_asked_about_but_is_in_no_study(node: Finished, client: TestClient) -> None:
     sent = films.thumbnail()
     look = taken(client, films.file_bytes(sent))
     film = look["film"]
@@ -77,29 +73,31 @@ def test_a_film_is_read_shown_and_asked_about(client: TestClient) -> None:
     (until,) = re.findall('<time datetime="([^"]*)">', page)
     assert 880 < (datetime.fromisoformat(until) - datetime.now(UTC)).total_seconds() <= 900
     assert "/manage" not in page and "Results" not in page, "it is in no study"
-    assert size_of(client, look) == (sent.Columns, sent.Rows)
+    assert shown(client, look).size == (sent.Columns, sent.Rows)
     questions = {"questions": [{"prompt": "Edema"}, {"box": [20, 20, 60, 60]}]}
     answered = client.post(f"/api/v1/looks/{look['id']}/questions", json=questions)
     answers = answered.json()["questions"]
     assert (answered.status_code, [answer["prompt"] for answer in answers]) == (200, ["Edema", None])
     assert answers[1]["box"] == [20, 20, 60, 60]
 
+    assert (list(node.spool.studies()), node.ledger.open_deliveries()) == ([], [])
+    assert client.get("/api/v1/studies").json()["total"] == 0
+    folder = node.spool.directory / "looks"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
-@pytest.mark.parametrize(
-    ("text", "said", "asked"),
-    [
+
+def test_a_film_is_asked_in_words(client: TestClient) -> None:
+    look = taken(client, films.file_bytes(films.thumbnail()))
+    for text, said, asked in (
         ("is there atelectasis?", "telectasis", 0),
         ("Edema", None, 1),
         ("tip of the line?", "the network is asked", 1),
         ("what changed?", "compared with no other film", 0),
-    ],
-)
-def test_a_film_is_asked_in_words(client: TestClient, text: str, said: str | None, asked: int) -> None:
-    look = taken(client, films.file_bytes(films.thumbnail()))
-    reply = client.post(f"/api/v1/looks/{look['id']}/replies", json={"text": text}).json()
-    assert reply["film"] == films.thumbnail().SOPInstanceUID
-    assert reply["text"] is None if said is None else said in reply["text"]
-    assert len(reply["questions"]) == asked
+    ):
+        reply = client.post(f"/api/v1/looks/{look['id']}/replies", json={"text": text}).json()
+        assert (reply["film"], len(reply["questions"])) == (films.thumbnail().SOPInstanceUID, asked)
+        assert reply["text"] is None if said is None else said in reply["text"]
 
 
 @pytest.mark.parametrize("kind", [PNG, JPEG])
@@ -107,33 +105,21 @@ def test_a_picture_is_read_in_its_own_pixels(client: TestClient, kind: str) -> N
     look = taken(client, picture(kind), kind=kind)
     film = look["film"]
     assert (film["status"], film["columns"], film["rows"], film["notes"]) == ("read", 300, 200, ["view_unknown"])
-    assert size_of(client, look) == (300, 200)
-
-
-def test_nothing_of_it_is_in_a_study_or_sent(node: Finished, client: TestClient) -> None:
-    taken(client, films.file_bytes(films.as_another(films.thumbnail(), "looked at", study="looked at")))
-    assert list(node.spool.studies()) == []
-    assert client.get("/api/v1/studies").json()["total"] == 0
-    assert node.ledger.open_deliveries() == []
-    folder = node.spool.directory / "looks"
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    assert shown(client, look).size == (300, 200)
 
 
 def test_only_the_newest_are_known(node: Finished, client: TestClient) -> None:
-    content = picture(PNG)
-    looks = [taken(client, content, kind=PNG)["id"] for _ in range(MOST + 1)]
+    looks = [taken(client, picture(PNG), kind=PNG)["id"] for _ in range(MOST + 1)]
     statuses = [client.get(f"/api/v1/looks/{looks[place]}/picture").status_code for place in (0, -1)]
-    assert statuses == [404, 200]
-    assert len(list((node.spool.directory / "looks").iterdir())) == MOST
+    assert (statuses, len(list((node.spool.directory / "looks").iterdir()))) == ([404, 200], MOST)
 
 
-@pytest.mark.parametrize(("film", "reason"), [(films.lateral, "lateral"), (films.color, "color")])
-def test_a_film_that_is_not_read_says_why(client: TestClient, film: Callable[[], Dataset], reason: str) -> None:
-    look = taken(client, films.file_bytes(film()))
-    assert (look["film"]["status"], look["film"]["reason"]) == ("not_processed", reason)
-    for route, body in (("questions", {"questions": [{"prompt": "Edema"}]}), ("replies", {"text": "effusion?"})):
-        assert client.post(f"/api/v1/looks/{look['id']}/{route}", json=body).status_code == 409
+def test_a_film_that_is_not_read_says_why(client: TestClient) -> None:
+    for film, reason in ((films.lateral(), "lateral"), (films.color(), "color")):
+        look = taken(client, films.file_bytes(film))
+        assert (look["film"]["status"], look["film"]["reason"]) == ("not_processed", reason)
+        for route, body in (("questions", {"questions": [{"prompt": "Edema"}]}), ("replies", {"text": "effusion?"})):
+            assert client.post(f"/api/v1/looks/{look['id']}/{route}", json=body).status_code == 409
 
 
 @pytest.mark.parametrize(
@@ -144,24 +130,19 @@ def test_a_film_that_is_not_read_says_why(client: TestClient, film: Callable[[],
         (b"", JPEG, 422),
         (films.file_bytes(films.non_image("SR")), DICOM, 422),
         (b"{}", "application/json", 415),
+        (picture(PNG), PNG, 503),
     ],
+    ids=["no film", "no picture", "nothing", "a report", "another type", "below the reserve of the disk"],
 )
-def test_what_is_no_film_is_refused_and_not_kept(
-    node: Finished, client: TestClient, body: bytes, kind: str, status: int
+def test_what_is_no_film_or_has_no_room_is_refused_and_not_kept(
+    node: Finished, client: TestClient, monkeypatch: pytest.MonkeyPatch, body: bytes, kind: str, status: int
 ) -> None:
     before = sorted(node.spool.directory.glob("looks/*"))
+    if status == 503:
+        monkeypatch.setattr(node.spool, "reserve_bytes", 2**60)
     answer = client.post("/api/v1/looks", content=body, headers={"Content-Type": kind})
-    assert (answer.status_code, str(node.spool.directory) in answer.text) == (status, False)
-    assert sorted(node.spool.directory.glob("looks/*")) == before
-
-
-def test_below_the_reserve_of_the_disk_nothing_is_looked_at(
-    node: Finished, client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = sorted(node.spool.directory.glob("looks/*"))
-    monkeypatch.setattr(node.spool, "reserve_bytes", 2**60)
-    answer = client.post("/api/v1/looks", content=picture(PNG), headers={"Content-Type": PNG})
-    assert (answer.status_code, "disk" in answer.json()["detail"]) == (503, True)
+    assert (answer.status_code, "disk" in answer.json()["detail"]) == (status, status == 503)
+    assert str(node.spool.directory) not in answer.text
     assert sorted(node.spool.directory.glob("looks/*")) == before
 
 
@@ -183,17 +164,15 @@ def test_a_film_whose_upload_is_cancelled_is_not_kept(node: Finished) -> None:
     assert sorted(node.spool.directory.glob("looks/*")) == before
 
 
-@pytest.mark.parametrize(("body", "status", "words"), REFUSED)
-def test_a_question_is_refused_as_about_any_film(
-    node: Finished, client: TestClient, body: Content, status: int, words: str
-) -> None:
+def test_a_question_is_refused_as_about_any_film(node: Finished, client: TestClient) -> None:
     look = taken(client, picture(PNG), kind=PNG)
-    answer = client.post(f"/api/v1/looks/{look['id']}/questions", json=body)
-    assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True)
-    assert str(node.spool.directory) not in answer.text
+    for body, status, words in REFUSED:
+        answer = client.post(f"/api/v1/looks/{look['id']}/questions", json=body)
+        assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True), body
+        assert str(node.spool.directory) not in answer.text
 
 
-def test_a_film_is_forgotten_after_its_time_and_at_the_end(tmp_path: Path) -> None:
+def test_a_film_is_forgotten_after_its_time_at_the_end_and_at_the_next_start(tmp_path: Path) -> None:
     folder = tmp_path / "looks"
     looks = Looks(folder, seconds=0.3, pause_seconds=0.05)
     file, path = looks.create(".png")
@@ -205,13 +184,10 @@ def test_a_film_is_forgotten_after_its_time_and_at_the_end(tmp_path: Path) -> No
     assert looks.find(look.id) is None
     looks.close()
     assert not folder.exists()
-
-
-def test_what_a_killed_process_left_is_removed_at_the_next_start(tmp_path: Path) -> None:
-    (tmp_path / "looks").mkdir()
-    (tmp_path / "looks" / "film.dcm").write_bytes(b"film")
-    Looks(tmp_path / "looks").close()
-    assert not (tmp_path / "looks").exists()
+    folder.mkdir()
+    (folder / "film.dcm").write_bytes(b"what a killed process left")
+    Looks(folder).close()
+    assert not folder.exists()
 
 
 def test_two_have_the_model_eight_wait_and_more_are_sent_away_at_once(tmp_path: Path) -> None:

@@ -40,33 +40,18 @@ OWN: Final = (DICOM, "x-application/hl7-v2+er7", "image/png")
 NAMING: Final = {"GET /studies/{uid}", "GET /studies/{uid}/manage"}
 """Pages of a study, which name its patient."""
 TOUCHES_NONE: Final = {
-    "GET /": "the worklist",
-    "GET /api/v1/studies": "the worklist",
-    "POST /search": "leads to the worklist",
-    "GET /review/next": "leads to the page of a film",
-    "GET /review": "the worklist of uncertain findings",
-    "GET /api/v1/review": "the worklist of uncertain findings",
-    "GET /users": "the users",
-    "GET /system": "the state of the node",
-    "GET /system/settings": "the settings",
-    "POST /api/v1/destinations/{name}/echo": "asks a destination",
-    "GET /api/v1/events": "says that the worklist changed",
-    "GET /api/v1/prompts": "the prompt set",
-    "GET /statistics": "counts",
-    "GET /statistics.csv": "counts",
-    "GET /upload": "an empty form",
-    "GET /api/openapi.json": "the description",
-    "GET /interface": "the description",
-    "GET /notices/{notice_id}": "leads to the page of a study",
-    "GET /api/v1/findings": "the findings of all studies",
-    "GET /static": "scripts and styles",
+    *("GET /", "GET /api/v1/studies", "POST /search", "GET /review", "GET /review/next", "GET /api/v1/review"),
+    *("GET /users", "GET /system", "GET /system/settings", "POST /api/v1/destinations/{name}/echo"),
+    *("GET /api/v1/events", "GET /api/v1/prompts", "GET /statistics", "GET /statistics.csv", "GET /upload"),
+    *("GET /api/openapi.json", "GET /interface", "GET /notices/{notice_id}", "GET /api/v1/findings", "GET /static"),
 }
+"""Lists of all studies and findings, what leads to a page of a study, and what knows no study."""
 BY_HAND: Final = {
     "POST /api/v1/studies/{uid}/delete",
     "POST /api/v1/studies/{uid}/read",
     "DELETE /api/v1/questions/{question_id}",
 }
-"""What `test_web_managing` and `test_web_questions` try, with the audit event of each."""
+"""What `test_web_study_actions` and `test_web_questions` try, with the audit event of each."""
 UNNAMED: Final = (
     *("/upload", "/metrics", "/live", "/ready", "/api/openapi.json", "/api/v1/prompts", "/api/v1/studies"),
     *("/api/v1/review", "/system", "/system/settings"),
@@ -89,31 +74,24 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
     """A request to each route that touches a study or a film."""
     about: dict[str, object] = {"questions": [{"prompt": "Edema", "box": [2, 3, 20, 30]}]}
     words: dict[str, object] = {"text": "list the findings"}
-    of_films = {
-        "GET picture": ("film.viewed", None),
-        "GET questions": ("questions.viewed", None),
-        "POST questions": ("question.asked", about),
-        "POST replies": ("question.asked", words),
-        "GET corrections": ("corrections.viewed", None),
-        "POST corrections": ("correction.made", {"kind": "reject", "prompt": "atelectasis"}),
-    }
-    addresses = {
-        "/api/v1/films/{uid}": OF_FILM,
-        "/api/v1/studies/{study}/films/{uid}": f"/api/v1/studies/{STUDY}/films/{UID}",
-    }
-    found = {
-        f"{method} {address}/{what}": Asked(path=f"{path}/{what}", event=event, body=body)
-        for address, path in addresses.items()
-        for (method, what), (event, body) in ((tuple(route.split()), asked) for route, asked in of_films.items())
-    }
+    of_films = (
+        ("GET", "picture", "film.viewed", None),
+        ("GET", "questions", "questions.viewed", None),
+        ("POST", "questions", "question.asked", about),
+        ("POST", "replies", "question.asked", words),
+        ("GET", "corrections", "corrections.viewed", None),
+        ("POST", "corrections", "correction.made", {"kind": "reject", "prompt": "atelectasis"}),
+    )
+    found = dict[str, Asked]()
+    for address, path in (
+        ("/api/v1/films/{uid}", OF_FILM),
+        ("/api/v1/studies/{study}/films/{uid}", f"/api/v1/studies/{STUDY}/films/{UID}"),
+    ):
+        for method, what, event, body in of_films:
+            found[f"{method} {address}/{what}"] = Asked(path=f"{path}/{what}", event=event, body=body)
 
     def of_study(route: str, path: str, event: str, body: object = None) -> None:
         found[route] = Asked(path=path, event=event, body=body, film="")
-
-    def submitted(route: str) -> None:
-        sent = {"study": str(ANOTHER.StudyInstanceUID), "film": str(ANOTHER.SOPInstanceUID)}
-        path = route.removeprefix("POST ")
-        found[route] = Asked(path=path, event="film.submitted", body=films.file_bytes(ANOTHER), **sent)
 
     def of_look(route: str, path: str, event: str = "film.viewed", body: object = None) -> None:
         found[route] = Asked(path=path, event=event, body=body, study="")
@@ -126,8 +104,9 @@ def routes_with(*, output: str, question: str, look: str) -> dict[str, Asked]:
     of_study("POST /api/v1/studies/{uid}/finish", f"{api}/finish", "corrections.finished", {})
     of_study("POST /api/v1/studies/{uid}/retry", f"{api}/retry", "study.retried", {})
     found["GET /api/v1/outputs/{uid}"] = Asked(path=f"/api/v1/outputs/{output}", event="output.downloaded", film=output)
-    submitted("POST /api/v1/instances")
-    submitted("POST /api/v1/dicomweb/studies")
+    sent = {"study": str(ANOTHER.StudyInstanceUID), "film": str(ANOTHER.SOPInstanceUID)}
+    for path in ("/api/v1/instances", "/api/v1/dicomweb/studies"):
+        found[f"POST {path}"] = Asked(path=path, event="film.submitted", body=films.file_bytes(ANOTHER), **sent)
     look_path = f"/api/v1/looks/{look}"
     of_look("POST /api/v1/looks", "/api/v1/looks", body=films.file_bytes(FILM))
     of_look("GET /api/v1/looks/{look_id}/picture", f"{look_path}/picture")
@@ -187,12 +166,9 @@ def is_own(answer: httpx2.Response) -> bool:
     return answer.headers.get("content-type", "").partition(";")[0] in OWN
 
 
-def test_every_route_is_known_to_touch_a_study_or_none(tmp_path: Path, node: Node) -> None:
+def test_every_touch_of_a_study_is_an_audit_event_and_no_answer_names_a_patient(tmp_path: Path, node: Node) -> None:
     made = parts_of(settings_for(tmp_path / "node", archive_port=104))
     assert set(routes_of(application.build(made).routes)) == {*node.requests, *TOUCHES_NONE, *BY_HAND}
-
-
-def test_every_touch_of_a_study_is_an_audit_event_and_no_answer_names_a_patient(node: Node) -> None:
     wrong, named = {}, {}
     for route, asked in node.requests.items():
         answer, lines = node.left(route.partition(" ")[0], asked.path, asked.body)
@@ -208,7 +184,7 @@ def test_every_touch_of_a_study_is_an_audit_event_and_no_answer_names_a_patient(
     assert {path: found for path, answer in answers.items() if (found := found_in(parts(answer)))} == {}
 
 
-def test_a_moved_window_is_an_audit_event_once_a_minute(node: Node) -> None:
+def test_a_moved_window_is_an_audit_event_once_a_minute_and_what_was_refused_is_one(node: Node) -> None:
     path, before = f"{OF_FILM}/picture?size=64", len(node.audited())
     windows = [f"{path}&center={center}&width=50" for center in range(100, 105)]
     assert {node.ask("GET", window).status_code for window in windows} == {200}
@@ -217,15 +193,9 @@ def test_a_moved_window_is_an_audit_event_once_a_minute(node: Node) -> None:
     node.wait_for_audited(before + 2)
     assert [line["event"] for line in node.audited()[before:]] == ["film.viewed"] * 2
 
-
-def test_what_was_refused_is_an_audit_event(node: Node) -> None:
     answer, (line,) = node.left("POST", f"{OF_FILM}/corrections", {"kind": "accept", "prompt": "cardiomegaly"})
-    assert (answer.status_code, line["event"], line["study"], line["outcome"]) == (
-        409,
-        "correction.made",
-        STUDY,
-        "refused",
-    )
+    said = (answer.status_code, line["event"], line["study"], line["outcome"])
+    assert said == (409, "correction.made", STUDY, "refused")
 
 
 def test_only_a_user_who_has_signed_in_sees_the_patient(node: Node) -> None:
@@ -275,14 +245,6 @@ def bad_requests() -> Iterator[tuple[str, str, object, str]]:
     yield "POST", "/login", f"user={MARK}&password={MARK}".encode(), FORM
 
 
-def test_no_refusal_quotes_what_was_sent(node: Node) -> None:
-    answers = {str(request): node.ask(*request[:3], kind=request[3]) for request in bad_requests()}
-    assert {request: found for request, answer in answers.items() if (found := found_in(parts(answer)))} == {}
-    assert {answer.status_code for answer in answers.values() if answer.status_code >= 500} == set()
-    refused = [answer.status_code >= 400 or 'id="refused"' in answer.text for answer in answers.values()]
-    assert sum(refused) > len(answers) - 4
-
-
 def test_neither_commands_nor_metrics_tell_of_a_patient(node: Node, tmp_path: Path) -> None:
     settings, exported = node.service.settings_path, tmp_path / "corrections.jsonl"
     for arguments in (
@@ -297,7 +259,7 @@ def test_neither_commands_nor_metrics_tell_of_a_patient(node: Node, tmp_path: Pa
     assert found_in(parts(node.ask("GET", "/metrics"))) == []
 
 
-def test_no_log_line_holds_a_value_of_a_patient_or_what_a_user_typed(node: Node) -> None:
+def test_no_refusal_quotes_what_was_sent_and_no_log_line_a_patient_or_what_a_user_typed(node: Node) -> None:
     other = films.as_another(FILM, "typed", study="typed")  # other tests find nothing that was typed about theirs
     node.service.read(other)
     path = f"/api/v1/studies/{other.StudyInstanceUID}/films/{other.SOPInstanceUID}"
@@ -305,8 +267,13 @@ def test_no_log_line_holds_a_value_of_a_patient_or_what_a_user_typed(node: Node)
     node.ask("POST", f"{path}/replies", {"text": f"has {MARK} an effusion?"})
     reworded = {"kind": "reword", "prompt": "pleural_effusion", "text": f"{MARK} has an effusion."}
     assert node.ask("POST", f"{path}/corrections", reworded).status_code == 202
-    for request in bad_requests():
-        node.ask(*request[:3], kind=request[3])
+
+    answers = {str(request): node.ask(*request[:3], kind=request[3]) for request in bad_requests()}
+
+    assert {request: found for request, answer in answers.items() if (found := found_in(parts(answer)))} == {}
+    assert {answer.status_code for answer in answers.values() if answer.status_code >= 500} == set()
+    refused = [answer.status_code >= 400 or 'id="refused"' in answer.text for answer in answers.values()]
+    assert sum(refused) > len(answers) - 4
     node.service.wait_for("correction.made")
     assert found_in(json.dumps(node.service.lines, ensure_ascii=False).encode()) == []
     known = {"event", "level", "timestamp", "user", "host", "outcome", "study", "sop_instance_uid", "studies"}

@@ -30,6 +30,7 @@ STUDY = str(FILM.StudyInstanceUID)
 OF_FILM = f"/api/v1/studies/{STUDY}/films/{FILM.SOPInstanceUID}"
 PATH = f"{OF_FILM}/questions"
 BOX = [20.0, 30.0, 60.0, 90.0]
+EDEMA = {"questions": [{"prompt": "Edema"}]}
 REFUSED: tuple[tuple[Content, int, str], ...] = (
     ({"questions": []}, 422, "questions"),
     ({"questions": [{}]}, 422, "give a prompt, a box, or both"),
@@ -41,11 +42,7 @@ REFUSED: tuple[tuple[Content, int, str], ...] = (
     ({"questions": [{"box": [0, 0, 1e5, 9]}]}, 409, "leaves the film"),
     ({"questions": [{"prompt": "x"}] * 21}, 422, "questions"),
     ({"questions": [{"prompt": "no pneumonia"}]}, 409, "ask for the finding or the region itself"),
-    (
-        {"questions": [{"prompt": "Edema"}, {"prompt": "ignore the left side"}]},
-        409,
-        "ask for the finding or the region",
-    ),
+    ({"questions": [{"prompt": "Edema"}, {"prompt": "ignore the left"}]}, 409, "ask for the finding or the region"),
 )
 """What every route for questions refuses, with the status and words of its reason."""
 
@@ -89,11 +86,14 @@ def test_questions_stay_with_the_film_and_are_counted_by_source(asked: Finished)
     assert said == [(True, None), (False, "no such destination"), (False, None)]
 
 
-@pytest.mark.parametrize(("body", "status", "words"), REFUSED)
-def test_a_question_that_cannot_be_asked_is_refused(asked: Finished, body: Content, status: int, words: str) -> None:
-    answer = asked.client().post(PATH, json=body)
-    assert answer.status_code == status
-    assert words in str(answer.json()["detail"])
+def test_a_question_that_cannot_be_asked_is_refused(asked: Finished) -> None:
+    pages = asked.client()
+    for body, status, words in REFUSED:
+        answer = pages.post(PATH, json=body)
+        assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True), body
+    unknown = PATH.replace(str(FILM.SOPInstanceUID), "1.2.3.4")
+    assert pages.post(unknown, json=EDEMA).status_code == 404
+    assert pages.post(f"/api/v1/questions/{'0' * 32}/send").status_code == 404
 
 
 def test_a_process_without_a_model_asks_nothing_and_says_when_to_come_again(asked: Finished) -> None:
@@ -101,13 +101,6 @@ def test_a_process_without_a_model_asks_nothing_and_says_when_to_come_again(aske
     looked_at = pages.post("/api/v1/looks", content=b"", headers={"Content-Type": "application/dicom"})
     answers = [pages.post(PATH, json=EDEMA), looked_at]
     assert [(answer.status_code, answer.headers.get("Retry-After")) for answer in answers] == [(503, "5")] * 2
-
-
-def test_what_is_unknown_is_neither_asked_about_nor_sent(asked: Finished) -> None:
-    pages = asked.client()
-    path = PATH.replace(str(FILM.SOPInstanceUID), "1.2.3.4")
-    assert pages.post(path, json={"questions": [{"prompt": "Edema"}]}).status_code == 404
-    assert pages.post(f"/api/v1/questions/{'0' * 32}/send").status_code == 404
 
 
 def test_a_question_that_the_model_refused_is_not_sent_but_removed(asked: Finished) -> None:
@@ -140,19 +133,17 @@ def test_an_answer_is_sent_to_the_archive_once_and_its_objects_are_given_back(st
     node.archive.wait_for_kept(4)
     assert statuses == [202, 202]
     new = [kept.dataset for kept in node.archive.kept[2:]]
-    assert sorted(dataset.Modality for dataset in new) == ["PR", "SR"]
-    assert {dataset.StudyInstanceUID for dataset in new} == {STUDY}
+    assert sorted((each.Modality, each.StudyInstanceUID) for each in new) == [("PR", STUDY), ("SR", STUDY)]
     _, listed = service.ask("GET", PATH)
     assert [question["sent"] for question in cast(list[Content], listed["questions"])] == [True]
 
     outputs = cast(list[Content], service.ask("GET", f"/api/v1/studies/{STUDY}")[1]["outputs"])
-    of_answer = [output for output in outputs if output["question"] == answer["id"]]
-    assert {output["uid"] for output in of_answer} == {str(dataset.SOPInstanceUID) for dataset in new}
-    assert {(each["film"], each["round"], each["is_there"]) for each in of_answer} == {
-        (str(FILM.SOPInstanceUID), None, True)
-    }
+    of_answer = {output["uid"]: output for output in outputs if output["question"] == answer["id"]}
+    assert of_answer.keys() == {str(dataset.SOPInstanceUID) for dataset in new}
+    facts = {(each["film"], each["round"], each["is_there"]) for each in of_answer.values()}
+    assert facts == {(str(FILM.SOPInstanceUID), None, True)}
     assert None not in {output["round"] for output in outputs if not output["question"]}
-    given = [service.request("GET", f"/api/v1/outputs/{output['uid']}") for output in of_answer]
+    given = [service.request("GET", f"/api/v1/outputs/{uid}") for uid in of_answer]
     assert [(each.status_code, each.content[128:132]) for each in given] == [(200, b"DICM")] * 2
     page = service.request("GET", f"/studies/{STUDY}").text
     assert page.count("of the answer to &#34;Fracture&#34; on film 1</span>") == 2
@@ -160,14 +151,10 @@ def test_an_answer_is_sent_to_the_archive_once_and_its_objects_are_given_back(st
     assert len(node.archive.kept) == 4
 
 
-BURST = 3
-EDEMA = {"questions": [{"prompt": "Edema"}]}
-
-
 @pytest.fixture
 def limited(tmp_path: Path) -> Finished:
     """One whose users ask three questions, and then one in an hour."""
-    made = Finished(tmp_path / "node", rate=RateLimit(burst=BURST, seconds=3600.0))
+    made = Finished(tmp_path / "node", rate=RateLimit(burst=3, seconds=3600.0))
     made.read(FILM)
     return made
 
@@ -182,7 +169,7 @@ def look_at(client: TestClient) -> str:
 def test_each_question_of_a_request_counts(limited: Finished, where: str) -> None:
     client = limited.client()
     path = OF_FILM if where == "film" else look_at(client)
-    several = client.post(f"{path}/questions", json={"questions": [{"prompt": "Edema"}] * BURST})
+    several = client.post(f"{path}/questions", json={"questions": [{"prompt": "Edema"}] * 3})
     refused = [client.post(f"{path}/questions", json=EDEMA), client.post(f"{path}/replies", json={"text": "Edema"})]
     assert several.is_success
     assert [answer.status_code for answer in refused] == [429, 429]

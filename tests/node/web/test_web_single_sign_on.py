@@ -58,36 +58,31 @@ def come_back(client: TestClient, target: str = "/") -> httpx2.Response:
 
 
 def test_a_group_of_the_provider_is_a_role(client: TestClient, provider: Provider) -> None:
+    def entered(groups: object) -> tuple[str, str, str]:
+        provider.claims["groups"] = groups
+        come_back(client)
+        user = client.get(WHO).json()
+        client.post("/logout", headers=BROWSER)
+        return user["name"], user["role"], user["means"]
+
     assert client.get("/", headers=BROWSER).headers["location"] == "/login?next=%2F"
     assert '<a href="/login/oidc?next=%2Fx%3Fy%3D1">' in client.get("/login?next=/x?y=1").text
+    for target, place in (
+        ("/api/v1/who?x=1", "/api/v1/who?x=1"),
+        *((target, "/") for target in ("//evil.example", "/login", "/" + "x" * 2000)),
+    ):
+        back = come_back(client, target)
+        assert (back.status_code, back.headers["location"]) == (303, place), "it leads to this server only"
+        client.post("/logout", headers=BROWSER)
     with capture_logs() as lines:
-        entered = come_back(client, "/api/v1/who?x=1")
-        reader = client.get(WHO).json()
-        client.post("/logout", headers=BROWSER)
-        provider.claims["groups"] = ["chex-admins", "radiology"]
-        come_back(client)
-
-    assert (entered.status_code, entered.headers["location"]) == (303, "/api/v1/who?x=1")
-    assert re.fullmatch(r"ada \([0-9a-f]{10}\)", reader["name"])
-    assert (reader["role"], reader["means"]) == ("reader", "session")
-    assert client.get(WHO).json()["role"] == "administrator"
-    client.post("/logout", headers=BROWSER)
-    provider.claims["groups"] = "radiology"
-    come_back(client)
-    assert client.get(WHO).json()["role"] == "reader", "one group that is no list"
-    assert [line["event"] for line in lines] == ["session.begun", "session.ended", "session.begun"]
-    assert {line["user"] for line in lines} == {reader["name"]}
-
-
-def test_two_people_of_one_displayed_name_are_two_users(client: TestClient, provider: Provider) -> None:
-    names = []
-    for subject in ("f:1:ada", "f:2:ada"):
-        provider.claims["sub"] = subject
-        come_back(client)
-        names.append(client.get(WHO).json()["name"])
-        client.post("/logout", headers=BROWSER)
-
-    assert len(set(names)) == 2
+        name, *facts = entered(["radiology"])
+        assert re.fullmatch(r"ada \([0-9a-f]{10}\)", name)
+        assert facts == ["reader", "session"]
+        assert entered(["chex-admins", "radiology"]) == (name, "administrator", "session")
+        assert entered("radiology") == (name, "reader", "session"), "one group that is no list"
+    assert [(line["event"], line["user"]) for line in lines] == [("session.begun", name), ("session.ended", name)] * 3
+    provider.claims["sub"] = "f:2:ada"
+    assert entered(["radiology"])[0] != name, "another person of the same displayed name"
 
 
 @pytest.mark.parametrize(
@@ -133,42 +128,33 @@ def test_nobody_enters_by_what_cannot_be_trusted(
     assert ("on another server" in lines[0]["message"]) is bool(elsewhere)
 
 
-def test_only_whom_the_provider_named_is_logged(client: TestClient, provider: Provider) -> None:
+def test_the_log_says_what_is_wrong_with_group_secret_or_provider(
+    client: TestClient, settings: HttpSettings, provider: Provider
+) -> None:
+    assert settings.oidc is not None
     provider.claims["groups"] = ["staff"]
     with capture_logs() as lines:
-        come_back(client)
+        answers = [come_back(client)]
+        settings.oidc.client_secret_file.write_text("old", encoding="utf-8")
+        answers.append(come_back(client))
+        provider.stop()
+        answers.append(client.get("/login/oidc", headers=BROWSER))
 
-    ((user, message),) = [(line["user"], line["message"]) for line in lines]
-    assert (user[:5], message) == ("ada (", "1 groups in groups, none with a role")
-
-
-def test_a_provider_that_is_down_is_told(client: TestClient, provider: Provider) -> None:
-    provider.stop()
-    with capture_logs() as lines:
-        answer = client.get("/login/oidc", headers=BROWSER)
-
-    assert (answer.status_code, "gives no usable answer" in answer.text) == (502, True)
-    ((reason, why),) = [(line["reason"], line["message"]) for line in lines]
-    assert (reason, why.startswith("Connect call failed")) == ("provider", True)
+    assert [answer.status_code for answer in answers] == [403, 502, 502]
+    assert "gives no usable answer" in answers[-1].text
+    of_group, of_secret, of_provider = lines
+    assert (of_group["user"][:5], of_group["message"]) == ("ada (", "1 groups in groups, none with a role")
+    assert "client_secret_file" in of_secret["message"]
+    assert (of_provider["reason"], of_provider["message"][:19]) == ("provider", "Connect call failed")
 
 
-def test_a_wrong_secret_is_told_to_the_administrator(client: TestClient, settings: HttpSettings) -> None:
-    assert settings.oidc is not None
-    settings.oidc.client_secret_file.write_text("old", encoding="utf-8")
-    with capture_logs() as lines:
-        assert come_back(client).status_code == 502
-
-    assert "client_secret_file" in lines[0]["message"]
-
-
-@pytest.mark.parametrize("query", ["", "?code=x&state=y", "?code=x"])
-def test_another_browser_cannot_finish_a_sign_in(client: TestClient, provider: Provider, query: str) -> None:
+def test_another_browser_cannot_finish_a_sign_in(client: TestClient, provider: Provider) -> None:
     client.get("/login/oidc", headers=BROWSER)
     provider.asked.clear()
 
-    answer = client.get(f"/login/callback{query}", headers=LINK)
-
-    assert (answer.status_code, client.get(WHO).status_code) == (400, 401)
+    for query in ("", "?code=x&state=y", "?code=x"):
+        answer = client.get(f"/login/callback{query}", headers=LINK)
+        assert (answer.status_code, client.get(WHO).status_code) == (400, 401)
     assert "/token" not in provider.asked
 
 
@@ -179,8 +165,7 @@ def test_a_code_that_was_used_lets_nobody_in_again(client: TestClient) -> None:
 
     assert client.get(back, headers=LINK).status_code == 303
     client.cookies.clear()
-    for name, value in kept.items():
-        client.cookies.set(name, value)
+    client.cookies.update(kept)
     assert client.get(back, headers=LINK).status_code == 502
     assert client.get(WHO).status_code == 401
 
@@ -206,11 +191,6 @@ def test_strangers_reach_neither_provider_nor_log_without_limit(client: TestClie
     assert [line["reason"] for line in lines] == ["state", "busy"]
 
 
-@pytest.mark.parametrize("target", ["//evil.example", "/login", "/" + "x" * 2000])
-def test_single_sign_on_leads_to_this_server_only(client: TestClient, target: str) -> None:
-    assert come_back(client, target).headers["location"] == "/"
-
-
 def test_other_groups_in_the_settings_end_every_session(
     client: TestClient, settings: HttpSettings, tmp_path: Path
 ) -> None:
@@ -227,7 +207,13 @@ def test_other_groups_in_the_settings_end_every_session(
     assert status(replace(settings.oidc, administrator_groups=("others",))) == 401
 
 
-def test_passwords_serve_beside_single_sign_on(settings: HttpSettings, tmp_path: Path) -> None:
+def test_passwords_serve_beside_single_sign_on_and_without_them_nobody_is_asked_for_one(
+    settings: HttpSettings, client: TestClient, tmp_path: Path
+) -> None:
+    assert client.get(WHO).headers["www-authenticate"].startswith("Session ")
+    assert 'name="password"' not in client.get("/login").text
+    assert client.post("/login", headers=BROWSER).status_code == 405
+
     both = replace(settings, password_file=users_in(tmp_path, "bob"))
     with opened(both, tmp_path) as access, client_of(access) as client:
         assert client.get(WHO, auth=("bob", PASSWORD)).json()["name"] == "bob"
@@ -236,12 +222,6 @@ def test_passwords_serve_beside_single_sign_on(settings: HttpSettings, tmp_path:
         come_back(client)
         assert client.get(WHO).json()["name"].startswith("ada (")
         assert client.get(WHO, auth=("ada", PASSWORD)).status_code == 401
-
-
-def test_without_passwords_no_program_is_asked_for_one(client: TestClient) -> None:
-    assert client.get(WHO).headers["www-authenticate"].startswith("Session ")
-    assert 'name="password"' not in client.get("/login").text
-    assert client.post("/login", headers=BROWSER).status_code == 405
 
 
 def test_the_callback_has_the_address_that_the_browser_uses(settings: HttpSettings, tmp_path: Path) -> None:
@@ -263,10 +243,9 @@ def test_the_provider_needs_a_certificate_of_a_known_authority(settings: HttpSet
     with Provider(authority.issue("provider")) as provider:
         assert settings.oidc is not None
         unknown = replace(settings.oidc, issuer=provider.issuer)
-        for oidc, status in ((unknown, 502), (replace(unknown, ca=authority.certificate), 303)):
+        for oidc, status in ((unknown, 502), (replace(unknown, ca=authority.certificate), 302)):
             with opened(replace(settings, oidc=oidc), tmp_path) as access, client_of(access) as client:
-                left = client.get("/login/oidc", headers=BROWSER)
-                assert left.status_code == (302 if status == 303 else status)
+                assert client.get("/login/oidc", headers=BROWSER).status_code == status
 
 
 def test_the_files_of_the_settings_must_be_usable(settings: HttpSettings, tmp_path: Path) -> None:
@@ -298,31 +277,26 @@ def test_doctor_asks_the_provider(
 
 
 OIDC = {"issuer": "https://sso.example/realms/x", "client_id": "chex", "client_secret_file": "secret"}
+READERS = {**OIDC, "reader_groups": ["a"]}
 
 
 @pytest.mark.parametrize(
-    ("oidc", "complaint"),
+    ("http", "complaint"),
     [
-        ({**OIDC}, "http.oidc.administrator_groups: nobody could sign in"),
-        ({**OIDC, "reader_groups": ["a"], "issuer": "http://sso.example"}, "http.oidc.issuer: secret and tokens"),
-        ({**OIDC, "reader_groups": ["a"], "issuer": "sso.example"}, "http.oidc.issuer: must be https:"),
-        ({**OIDC, "reader_group": ["a"]}, "did you mean reader_groups?"),
-        ({"issuer": "https://sso.example", "reader_groups": ["a"]}, "http.oidc.client_id: is missing"),
+        ({"oidc": OIDC}, "http.oidc.administrator_groups: nobody could sign in"),
+        ({"oidc": {**READERS, "issuer": "http://sso.example"}}, "http.oidc.issuer: secret and tokens"),
+        ({"oidc": {**READERS, "issuer": "sso.example"}}, "http.oidc.issuer: must be https:"),
+        ({"oidc": {**OIDC, "reader_group": ["a"]}}, "did you mean reader_groups?"),
+        ({"oidc": {**READERS, "client_id": ""}}, "http.oidc.client_id: "),
+        ({"oidc": READERS, "host": "0.0.0.0"}, "http.oidc: sessions would cross the network in clear"),
     ],
 )
-def test_settings_that_let_nobody_or_anybody_in_are_refused(oidc: dict[str, Any], complaint: str) -> None:
+def test_settings_that_let_nobody_or_anybody_in_are_refused(http: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        parsed({"oidc": oidc})
+        parsed(http)
 
     assert complaint in str(refused.value)
-
-
-def test_sessions_cross_no_network_in_clear() -> None:
-    oidc = {**OIDC, "reader_groups": ["a"]}
-
-    with pytest.raises(ConfigError, match=r"http\.oidc: sessions would cross the network in clear"):
-        parsed({"host": "0.0.0.0", "oidc": oidc})
-    assert parsed({"oidc": {**oidc, "issuer": "http://keycloak.localhost:8081"}}).http.knows_users
+    assert parsed({"oidc": {**READERS, "issuer": "http://keycloak.localhost:8081"}}).http.knows_users
 
 
 def parsed(http: dict[str, Any]) -> Settings:

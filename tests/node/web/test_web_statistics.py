@@ -69,17 +69,21 @@ def test_a_round_counts_its_films_and_what_readers_said(node: Finished) -> None:
 
     (named,) = (name for kind, name in lines if kind == "day")
     assert table(node.client(), f"?from={named}&to={named}") == lines, "both days of a period count"
-    (day,) = (line for (kind, _), line in lines.items() if kind == "day")
+    day = lines["day", named]
     assert [day[name] for name in ("films", "read", "not_read", "present")] == ["2", "1", "1", "1"]
     assert float(day["median_seconds"]) >= 0
     assert lines["scanner", "DigitalDiagnost"]["films"] == lines["station", ROOM]["read"] == "1"
     assert lines["scanner", "'=1+1"]["not_read"] == "1", "a spreadsheet must not take it for a formula"
-    rejected, accepted = (lines["finding", NAMES[key]] for key in (KEY, OTHER))
-    assert [rejected[name] for name in ("present", "rejected", "agreed")] == ["0", "1", "0.0"]
-    assert [accepted[name] for name in ("present", "accepted", "agreed")] == ["1", "1", "1.0"]
-    drawn, missed = (lines["finding", NAMES[key]] for key in (DRAWN, MISSED))
-    assert [drawn[name] for name in ("accepted", "added", "agreed")] == ["1", "0", "1.0"]
-    assert [missed[name] for name in ("accepted", "added", "agreed")] == ["0", "1", ""]
+    said = {
+        key: [lines["finding", NAMES[key]][name] for name in ("present", "accepted", "rejected", "added", "agreed")]
+        for key in (KEY, OTHER, DRAWN, MISSED)
+    }
+    assert said == {
+        KEY: ["0", "0", "1", "0", "0.0"],
+        OTHER: ["1", "1", "0", "0", "1.0"],
+        DRAWN: ["1", "1", "0", "0", "1.0"],
+        MISSED: ["1", "0", "0", "1", ""],
+    }
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])  # 26 hours apart: never the same day
@@ -100,14 +104,16 @@ def test_films_are_added_up_by_day_scanner_and_station() -> None:
             FilmCount(day="2026-11-02", scanner="b", station="s", outcome="lateral", films=3, present=0, open=0),
             FilmCount(day="2026-11-02", scanner="b", station="t", outcome="read", films=2, present=1, open=2),
         ),
-        turnarounds=(Turnaround(day="2026-11-01", scanner="a", station="s", seconds=7.0),),
+        turnarounds=tuple(
+            Turnaround(day="2026-11-01", scanner="a", station="s", seconds=second) for second in range(100, 0, -1)
+        ),
     )
-    lines = {group: [astuple(line)[:-1] for line in film_lines(found, group)] for group in get_args(Group)}
+    lines = {group: [astuple(line) for line in film_lines(found, group)] for group in get_args(Group)}
     assert lines == {
-        "day": [("2026-11-02", 5, 2, 3, 1, 2, None), ("2026-11-01", 4, 4, 0, 2, 1, 7.0)],
-        "scanner": [("b", 5, 2, 3, 1, 2, None), ("a", 4, 4, 0, 2, 1, 7.0)],
-        "station": [("s", 7, 4, 3, 2, 1, 7.0), ("t", 2, 2, 0, 1, 2, None)],
-    }
+        "day": [("2026-11-02", 5, 2, 3, 1, 2, None, None), ("2026-11-01", 4, 4, 0, 2, 1, 50.5, 95.0)],
+        "scanner": [("b", 5, 2, 3, 1, 2, None, None), ("a", 4, 4, 0, 2, 1, 50.5, 95.0)],
+        "station": [("s", 7, 4, 3, 2, 1, 50.5, 95.0), ("t", 2, 2, 0, 1, 2, None, None)],
+    }, "the time to the first result by the middle and by nearly all"
 
 
 def test_a_finding_is_added_up_by_state_and_by_what_readers_said() -> None:
@@ -136,34 +142,25 @@ def test_the_page_shows_the_counts_and_no_patient(node: Finished) -> None:
     said = (ROOM, "DigitalDiagnost", NAMES[OTHER], "Readers agreed", "100&nbsp;%", "Lateral: 1", "Read: 1")
     assert [words for words in said if words not in page.text] == []
     assert [secret for secret in SECRETS if secret in page.text] == []
-
-
-def test_who_sees_patients_sees_the_names_of_stations(node: Finished) -> None:
     note_patients(node.spool, node.ledger, str(films.thumbnail().StudyInstanceUID))
-    for user, shown, hidden in (("ada", "ROOM 7", ROOM), ("", ROOM, "ROOM 7")):
+    for user, shown, hidden in (("ada", "ROOM 7", ROOM), ("", ROOM, "ROOM 7")):  # who sees patients, and who does not
         pages = node.client(user=user)
         assert table(pages)["station", shown]["read"] == "1"
         text = pages.get("/statistics").text
         assert shown in text and hidden not in text
 
 
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
+def test_days_without_films_are_empty_and_what_is_no_period_is_refused(node: Finished) -> None:
+    pages = node.client()
+    empty = pages.get("/statistics?from=2026-03-01&to=2026-03-02").text
+    assert "No film of these days is on this node." in empty
+    for query, said in (
         ("from=yesterday", "A day is written as 2026-11-27."),
         ("from=2026-03-02&to=2026-03-01", "The first day must not be after the last one."),
-    ],
-)
-def test_days_that_are_no_period_are_refused(node: Finished, query: str, said: str) -> None:
-    pages = node.client()
-    assert said in pages.get(f"/statistics?{query}").text
-    refused = pages.get(f"/statistics.csv?{query}")
-    assert (refused.status_code, said in refused.text) == (422, True)
-
-
-def test_other_days_have_no_films(node: Finished) -> None:
-    page = node.client().get("/statistics?from=2026-03-01&to=2026-03-02")
-    assert "No film of these days is on this node." in page.text
+    ):
+        assert said in pages.get(f"/statistics?{query}").text
+        refused = pages.get(f"/statistics.csv?{query}")
+        assert (refused.status_code, said in refused.text) == (422, True)
 
 
 def test_a_film_counts_on_the_day_of_the_site(tmp_path: Path) -> None:
