@@ -256,14 +256,11 @@ def said(character_set: str, encoding: str, name: str) -> bytes:
     ("character_set", "encoding", "name"),
     [
         ("GB 18030-2000", CHINESE, "王^小明"),
-        ("GB18030", CHINESE, "王^小明"),
         ("UNICODE UTF-8", UTF, "王^小明"),
         ("utf-8", UTF, "王^小明"),
         ("BIG-5", "big5", "王^小明"),
         ("8859/1", LATIN, "Müller^Jörg"),
-        ("ISO 8859-1", LATIN, "MÜLLER^JÖRG"),
         ("8859/2", "iso8859-2", "Łódź^Żaneta"),  # where two would fit
-        ("8859/15", "iso8859-15", "Müller^Jörg"),
         ("8859/1~8859/5", LATIN, "Müller^Jörg"),
         ("KS X 1001", "euc_kr", "김^철수"),
         ("", "ascii", "Smith^John"),
@@ -285,12 +282,9 @@ def test_a_message_is_read_in_the_set_that_it_names(character_set: str, encoding
         said("", LATIN, "Müller"),
         said("ASCII", UTF, "王^小明"),
         said("UNICODE UTF-8", CHINESE, "王^小明"),
-        said("UNICODE UTF-8", LATIN, "Müller"),
         said("8859/1", UTF, "Müller"),
-        said("8859/1", UTF, "王^小明"),
         said("8859/5", UTF, "Иванов"),
         said("GB 18030-2000", UTF, "王^小明"),
-        said("KS X 1001", UTF, "김^철수"),
         said("8859/3", "iso8859-1", "Ã^Ñ"),  # no such byte there
         said("CNS 11643-1992", "ascii", "SMITH"),
         said("UNICODE UTF-16", "ascii", "SMITH"),

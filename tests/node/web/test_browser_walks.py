@@ -1,21 +1,16 @@
 """Three walks over the pages of a node in a browser: of a reader, a reviewer and an administrator; axe on each page.
 
-The reader's walk leads from a patient's name to what did not arrive, and from the demonstration to the first answers.
+The reader's walk leads from a patient's name to what did not arrive.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
-from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -25,18 +20,17 @@ from node.settings.destinations import DicomDestination
 from node.settings.http import HttpSettings
 from tests.drills.conformance.ohif import beside
 from tests.node.web.test_browser_film import Rect, place_of, stored_place
-from tests.paths import REPOSITORY
 from tests.support import films, peers
 from tests.support.archived import ArchivedNode, StartNode
 from tests.support.browsed import SIZES, Browsed, browsed, drag, tab_to
 from tests.support.identity_provider import Provider, oidc_of
 from tests.support.orthanc import Orthanc, beside_node
 from tests.support.peers import LOOPBACK, ReceivingArchive
-from tests.support.service import INTERRUPTIBLE, Service
+from tests.support.service import Service
 from tests.support.web_access import BASIC, PASSWORD
-from tests.support.web_journey import Room, ask, reading_room, travel
+from tests.support.web_journey import Room, reading_room, travel
 
-MOST_ACTIONS = 12
+FIRST = "rect[data-number]"
 SLOW = 30_000  # milliseconds, in which a round is written on a busy machine
 
 
@@ -44,39 +38,30 @@ def test_a_newcomer_finds_why_and_the_corrected_report(tmp_path: Path, browser: 
     """With the node's pages alone, from a patient's name to what did not arrive, and on to OHIF."""
     film = films.as_another(films.thumbnail({"PatientName": "Zimmer^Anna"}), "newcomer", study="newcomer")
     films.changed(film, {"PixelSpacing": [0.4, 0.4], "SeriesDescription": "Film 1", "PatientOrientation": ["L", "F"]})
-    actions: list[str] = []
     with hospital(tmp_path) as (orthanc, service), browsed(browser, service.http_port) as seen:
         orthanc.upload(film)
         orthanc.wait_for_count(3, study_uid=film.StudyInstanceUID)
-        page = seen.page
-
-        def do(what: str, act: Callable[[], object]) -> None:
-            actions.append(what)
-            act()
-
-        do("open the pages", lambda: seen.open("/"))
-        do("type the patient's name", lambda: page.get_by_role("searchbox").fill("zimmer"))
-        do("search", lambda: page.keyboard.press("Enter"))
+        page = seen.open("/")
+        page.get_by_role("searchbox").fill("zimmer")
+        page.keyboard.press("Enter")
         expect(page.locator("td.who")).to_have_count(1)
         expect(page.locator("td.deliveries")).to_contain_text("registry", timeout=SLOW)
         expect(page.locator(".troubles")).to_contain_text("registry", timeout=SLOW)
-        do("open the study", page.locator("td.who a").click)
+        page.locator("td.who a").click()
         page.wait_for_selector("#stage.ready")
         boxes_follow(page, film)
         asked_and_drawn(page, film)
         page.reload()
         page.wait_for_selector("#stage.ready")
-        first = "rect[data-number]"
-        assert place_of(page, first) == pytest.approx(stored_place(page, first, film), abs=0.02), "turned no more"
+        assert place_of(page, FIRST) == pytest.approx(stored_place(page, FIRST, film), abs=0.02), "turned no more"
         why = page.locator("#results .delivery", has_text="registry").first
         expect(why).to_contain_text(re.compile("registry: .*(title|rejected)"), timeout=SLOW)
-        do("accept a finding", page.locator('[data-correct="accept"]').first.click)
-        do("send the report", page.locator("[data-finish]").click)
+        page.locator('[data-correct="accept"]').first.click()
+        page.locator("[data-finish]").click()
         expect(page.locator("#version")).to_contain_text(re.compile(r"archive: \d+ sent\."), timeout=SLOW)
         with beside(browser, orthanc) as viewer, viewer.show(str(film.StudyInstanceUID), count=1) as shown:
             labels = [label for report in shown.reports() for label in report.labels]
     assert [label for label in labels if re.search(r", confirmed, AI: \d+\.00 %$", label)]
-    assert len(actions) <= MOST_ACTIONS, actions
 
 
 def turned(rect: Rect) -> Rect:
@@ -99,18 +84,17 @@ SIDES: Mapping[str, Mapping[str, str]] = {
 
 def boxes_follow(page: Page, film: Dataset) -> None:
     """Turn and mirror the film: boxes and sides go with it, and a box is drawn in pixels of the stored film."""
-    first, edges = "rect[data-number]", {"start": "start", "end": "end"}
-    rect, keys = stored_place(page, first, film), "rmrrmmr"
-    for number, key in enumerate(keys):
-        if number < 5:
+    rect, edges, keys = stored_place(page, FIRST, film), {"start": "start", "end": "end"}, "rmrrmmr"
+    for number, key in enumerate(keys, 1):
+        if number < len(keys):
             page.keyboard.press(key)
         else:
-            page.get_by_role("button", name="Mirror" if key == "m" else "Turn").click()
+            page.get_by_role("button", name="Turn").click()
         rect = CHANGES[key](rect)
         edges = {letter: SIDES[key].get(edge, edge) for letter, edge in edges.items()}
-        assert place_of(page, first) == pytest.approx(rect, abs=0.02), keys[: number + 1]
+        assert place_of(page, FIRST) == pytest.approx(rect, abs=0.02), keys[:number]
         shown = {letter: page.locator(f".side[data-edge={letter}]").get_attribute("class") for letter in edges}
-        assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, keys[: number + 1]
+        assert shown == {letter: f"side {edge}" for letter, edge in edges.items()}, keys[:number]
     page.locator('.tools [data-tool="box"]').click()
     drag(page, (0.4, 0.3), (0.55, 0.6))
     drawn = stored_place(page, "#drawn", film)
@@ -197,52 +181,6 @@ def test_a_film_is_asked_about_and_its_report_corrected(room: Room, size: str) -
     assert list(pictures) == ["worklist", "study", "answers", "moving", "corrected", "review", "upload"]
 
 
-@pytest.mark.drill(part="pages")
-def test_the_demonstration_opens_a_page_where_one_can_ask(
-    tmp_path: Path, phantom_model: Path, browser: Browser
-) -> None:
-    with demonstration(tmp_path, model=phantom_model) as address:
-        place = urlsplit(address)
-        assert (place.scheme, place.hostname) == ("http", LOOPBACK)
-        assert place.port is not None
-        with browsed(browser, place.port) as seen:
-            page = seen.open(place.path)
-            ask(page)
-            expect(page.locator("#answers li").last).to_contain_text("There is an opacity.")
-            expect(page.locator("rect.asked:visible")).not_to_have_count(0)
-            expect(page.locator(".finding").nth(0)).to_contain_text("Opacity 78 % present")
-
-
-@contextmanager
-def demonstration(folder: Path, *, model: Path) -> Iterator[str]:
-    """Run `node demo --open`, and yield the address that it opens in the browser, here a script that writes it down."""
-    opened, browser = folder / "opened.txt", folder / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > "{opened}.part" && mv "{opened}.part" "{opened}"\n', encoding="ascii")
-    browser.chmod(0o755)
-    command = [sys.executable, "-m", "node", "demo", "--open", "--model", str(model), "--out", str(folder / "out")]
-    process = subprocess.Popen(
-        [*INTERRUPTIBLE, *command],
-        cwd=REPOSITORY,
-        env={**os.environ, "BROWSER": str(browser)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        peers.wait_until(
-            lambda: opened.exists() or process.poll() is not None, what="a page is opened", limit_seconds=120.0
-        )
-        yield opened.read_text(encoding="ascii").strip()
-        process.send_signal(signal.SIGINT)
-        printed, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.communicate()
-    assert process.returncode == 0, printed
-    named = f"look at the film and ask about it: {opened.read_text(encoding='ascii').strip()}"
-    assert printed.splitlines()[-2:] == [named, "Ctrl-C ends it"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Reviewed:
     """A node that knows its users, and has read two studies, each of one film, in the order in which they came."""
@@ -325,9 +263,9 @@ def test_a_reviewer_goes_from_film_to_film_by_keys(node: Reviewed, seen: Browsed
     expect(page.locator("tbody tr:not(.finished)")).to_have_count(1)
 
 
-def parked(started: ArchivedNode, name: str) -> Path:
+def parked(started: ArchivedNode) -> Path:
     """Have a study parked because its film is damaged on the disk; return the film's file beside the sound one."""
-    film = films.as_another(films.thumbnail(), name, study=name)
+    film = films.thumbnail()
     assert peers.send(film, port=started.service.dicom_port) == 0
     (path,) = started.directory.glob(f"studies/{film.StudyInstanceUID}/received/*.dcm")
     path.with_suffix(".sound").write_bytes(path.read_bytes())
@@ -358,7 +296,7 @@ def test_an_administrator_mends_asks_and_deletes_by_keys(
         provider.claims["groups"] = ["chex-admins"]
         http = HttpSettings(port=0, oidc=oidc_of(provider, tmp_path))
         started = start_node(change=lambda settings: replace(settings, http=http), quiet_seconds=2.0)
-        path = parked(started, "damaged")
+        path = parked(started)
         study = path.parts[-3]
         with browsed(browser, started.service.http_port) as seen:
             page = seen.open("/?state=parked")
@@ -405,11 +343,6 @@ def rejecting(page: Page) -> None:
     expect(page.locator("form.inline")).to_be_visible()
 
 
-def moving(page: Page) -> None:
-    page.locator('[data-correct="move"]').last.click()
-    expect(page.locator("#editing")).to_contain_text("Columns")
-
-
 def asked(page: Page) -> None:
     page.locator("#show-searched").check()
     page.fill("#prompt", "right base?")
@@ -426,7 +359,7 @@ def test_axe_finds_nothing_on_any_page(node: Reviewed, seen: Browsed) -> None:
     pages: tuple[tuple[str, Callable[[Page], None] | None], ...] = (
         *((path, None) for path in ("/", "/review", "/upload", "/statistics", "/interface", "/users")),
         *((path, None) for path in ("/system", "/system/settings", f"{study}/manage")),
-        *((study, act) for act in (None, rejecting, moving, asked)),
+        *((study, act) for act in (None, rejecting, asked)),
     )
     found = dict[str, list[str]]()
     seen.open("/login")

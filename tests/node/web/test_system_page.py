@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import html
-import os
 import re
 import shutil
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -53,8 +51,6 @@ class Pages:
 
 
 DELIVERY = Delivery(destination="archive", study_uid="1.2", sop_instance_uid="1.2.3", kind="sr")
-INVALID = {"certificate http.tls": "certificate http.tls is not valid"}
-EXPIRING = {"certificate http.tls": "certificate http.tls expires soon"}
 
 
 @pytest.fixture
@@ -103,89 +99,86 @@ def test_a_paused_destination_says_why_and_since_when_until_it_accepts_again(pag
     assert "accepts results" in text and f"<td>{accepted:%Y-%m-%d %H:%M}" in text
 
 
-def _parked(settings: Settings) -> Settings:
-    with open_ledger(settings.storage) as ledger:
-        ledger.set_study("1.2", "parked", stage="read", reason="why")
-        ledger.set_delivery(DELIVERY, DeliveryState.PARKED, attempts=1, reason="refused")
+def harmed(settings: Settings, what: str) -> Settings:
+    """Do something to a node, and return the settings that it then has."""
+    directory, storage = settings.storage.directory, settings.storage
+    free_mib = shutil.disk_usage(directory).free // 2**20
+    match what:
+        case "parked":
+            with open_ledger(storage) as ledger:
+                ledger.set_study("1.2", "parked", stage="read", reason="why")
+                ledger.set_delivery(DELIVERY, DeliveryState.PARKED, attempts=1, reason="refused")
+        case "disk full":
+            return replace(settings, storage=replace(storage, min_free_mib=free_mib * 2))
+        case "disk nearly full":
+            return replace(settings, storage=replace(storage, min_free_mib=free_mib * 3 // 4))
+        case "disk gone":
+            shutil.rmtree(directory)
+        case "database away":
+            return on_database(settings, f"postgresql://node@{LOOPBACK}:{free_port()}/chex")
+        case "film damaged":
+            received.note_damage(directory, "film")
+        case "database damaged":
+            (directory / "ledger.sqlite.damaged-20260102T030405Z").touch()
     return settings
 
 
-def _with_free(settings: Settings, *, reserve: float) -> Settings:
-    """With a reserve of the disk that is so many times what is free of it."""
-    free = shutil.disk_usage(settings.storage.directory).free
-    return replace(settings, storage=replace(settings.storage, min_free_mib=int(free // 2**20 * reserve)))
-
-
-def _certified(
+def certified(
     settings: Settings, *, days: int, of_authority: int = 90, is_chained: bool = False, is_readable: bool = True
-) -> Settings:
-    """With a certificate, perhaps with its issuer in the same file, that expire in so many days."""
+) -> HttpTlsSettings:
+    """Make a certificate, perhaps with its issuer in the same file, that expire in so many days."""
     authority = Authority.found(settings.storage.directory / "tls", days=of_authority)
     issued = authority.issue("node", days=days)
     if is_chained:
         issued.certificate.write_bytes(issued.certificate.read_bytes() + authority.certificate.read_bytes())
     if not is_readable:
         issued.certificate.write_text("no certificate", encoding="utf-8")
-    tls = HttpTlsSettings(certificate=issued.certificate, key=issued.key)
-    return replace(settings, http=replace(settings.http, tls=tls))
-
-
-def _listening_certified(settings: Settings, *, days: int, of_authority: int) -> Settings:
-    """With one that the listener shows."""
-    tls = _certified(settings, days=days, of_authority=of_authority).http.tls
-    assert tls is not None
-    of_listener = ServerTlsSettings(
-        certificate=tls.certificate, key=tls.key, ca=tls.certificate.with_name("authority.pem")
-    )
-    return replace(settings, listener=replace(settings.listener, tls=of_listener))
-
-
-def _damaged(settings: Settings) -> Settings:
-    received.note_damage(settings.storage.directory, "film")
-    return settings
-
-
-def _aside(settings: Settings) -> Settings:
-    (settings.storage.directory / "ledger.sqlite.damaged-20260102T030405Z").touch()
-    return settings
-
-
-def _away(settings: Settings) -> Settings:
-    return on_database(settings, f"postgresql://node@{LOOPBACK}:{free_port()}/chex")
-
-
-def _gone(settings: Settings) -> Settings:
-    shutil.rmtree(settings.storage.directory)
-    return settings
+    return HttpTlsSettings(certificate=issued.certificate, key=issued.key)
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
+    ("what", "key", "title"),
     [
-        (_away, {"database": "the database does not answer"}),
-        (_gone, {"disk": "the disk fails"}),
-        (_parked, {"parked": "2 parked"}),
-        (partial(_with_free, reserve=2.0), {"disk": "the disk is full"}),
-        (partial(_with_free, reserve=0.75), {"disk": "the disk is nearly full"}),
-        (partial(_certified, days=60), {}),
-        (partial(_certified, days=60, is_readable=False), INVALID),
-        (partial(_certified, days=20), EXPIRING),
-        (partial(_certified, days=90, of_authority=20, is_chained=True), EXPIRING),
-        (partial(_certified, days=-1), INVALID),
-        (
-            partial(_listening_certified, days=-1, of_authority=20),
-            {"certificate listener.tls": "certificate listener.tls is not valid"},
-        ),
-        (_damaged, {"damaged film": "damaged film"}),
-        (_aside, {"damaged database": "damaged database"}),
+        ("parked", "parked", "2 parked"),
+        ("disk full", "disk", "the disk is full"),
+        ("disk nearly full", "disk", "the disk is nearly full"),
+        ("disk gone", "disk", "the disk fails"),
+        ("database away", "database", "the database does not answer"),
+        ("film damaged", "damaged film", "damaged film"),
+        ("database damaged", "damaged database", "damaged database"),
     ],
 )
-def test_each_trouble_is_found_and_named(
-    pages: Pages, change: Callable[[Settings], Settings], found: dict[str, str]
-) -> None:
-    changed = change(pages.settings)
+def test_each_trouble_is_found_and_named(settings: Settings, what: str, key: str, title: str) -> None:
+    changed = harmed(settings, what)
 
-    assert {trouble.key: trouble.title for trouble in troubles(changed)} == found
+    assert {trouble.key: trouble.title for trouble in troubles(changed)} == {key: title}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (partial(certified, days=60), []),
+        (partial(certified, days=60, is_readable=False), ["is not valid"]),
+        (partial(certified, days=20), ["expires soon"]),
+        (partial(certified, days=90, of_authority=20, is_chained=True), ["expires soon"]),
+        (partial(certified, days=-1), ["is not valid"]),
+    ],
+)
+def test_a_certificate_that_expires_soon_or_is_not_valid_is_named(
+    settings: Settings, change: Callable[[Settings], HttpTlsSettings], said: list[str]
+) -> None:
+    tls = change(settings)
+    of_listener = ServerTlsSettings(
+        certificate=tls.certificate, key=tls.key, ca=tls.certificate.with_name("authority.pem")
+    )
+
+    changed = replace(settings, http=replace(settings.http, tls=tls))
+    assert [(trouble.key, trouble.title) for trouble in troubles(changed)] == [
+        ("certificate http.tls", f"certificate http.tls {words}") for words in said
+    ]
+    if said == ["is not valid"]:
+        changed = replace(settings, listener=replace(settings.listener, tls=of_listener))
+        assert [trouble.title for trouble in troubles(changed)] == ["certificate listener.tls is not valid"]
 
 
 def test_a_refused_caller_has_the_lines_that_admit_it(pages: Pages) -> None:
@@ -197,21 +190,6 @@ def test_a_refused_caller_has_the_lines_that_admit_it(pages: Pages) -> None:
 
     assert "NEW_CR at 192.0.2.7, calling CHEX: caller, 2 times, last" in text
     assert '[[listener.callers]]\nae_title = "NEW_CR"\nhosts = ["192.0.2.7"]' in text
-
-
-def test_the_clock_is_checked_without_a_look_at_each_film(pages: Pages) -> None:
-    film = pages.settings.storage.directory / "studies" / "1.2" / "received" / "1.2.3~1~00.dcm"
-    film.parent.mkdir(parents=True)
-    film.touch()
-    ahead = time.time() + 86400
-    os.utime(film, (ahead, ahead))
-    fault = f"{datetime.fromtimestamp(ahead, UTC):%Y-%m-%d %H:%M:%S}; set the clock"
-    assert f"the newest film was received at {fault}" in pages.text()
-
-    with open_ledger(pages.settings.storage) as ledger:
-        ledger.set_study("1.2", "finished")
-
-    assert "set the clock" not in pages.text()
 
 
 def test_no_secret_of_the_settings_is_shown(settings: Settings) -> None:

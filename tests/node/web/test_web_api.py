@@ -8,23 +8,27 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import pytest
 import schemathesis
+from fastapi import Body, FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from models.progress import quiet
 from node.settings.http import HttpSettings
-from node.web import application
+from node.web import application, problems, request_body
 from node.web.openapi import describe
+from node.web.request_body import BodyLimit
 from node.web.users import Role, role_of
 from tests.drills.fuzz import requests
 from tests.support import processes
 from tests.support.finished import parts_of
 from tests.support.peers import LOOPBACK
 from tests.support.service import Service, settings_for
-from tests.support.serving import read_to_end
+from tests.support.serving import read_to_end, serving
 from tests.support.web_access import ADDRESS, PASSWORD, opened, users_in
 
 LONG_UID = "1." + "2" * 63
@@ -76,26 +80,18 @@ def test_every_answer_is_one_that_the_description_names(node: tuple[Service, req
     assert tally.counts.total() > 200
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
+def test_a_path_that_is_no_uid_finds_nothing(node: tuple[Service, requests.Known]) -> None:
+    for path in (
         "/api/v1/studies/..%2f..%2fnode.toml",
         "/api/v1/outputs/..%2F..%2Fledger.sqlite",
         "/api/v1/films/%2e%2e/picture",
-        "/api/v1/studies/1.2%00",
-        "/api/v1/studies/1.2%0d%0aX:1",
-        "/api/v1/studies/[0-9]",
-        f"/api/v1/studies/{LONG_UID}",
-        "/api/v1/studies/%ff%fe",
+        *(f"/api/v1/studies/{uid}" for uid in ("1.2%00", "1.2%0d%0aX:1", "[0-9]", LONG_UID, "%ff%fe")),
         "/api/v1/looks/..%2fsecret/picture",
         "//api/v1/studies/1.2",
-    ],
-)
-def test_a_path_that_is_no_uid_finds_nothing(node: tuple[Service, requests.Known], path: str) -> None:
-    answer = sent(node[0], requested("GET", path))
-
-    assert status_of(answer) in (404, 422)
-    assert problem_of(answer)["status"] == status_of(answer)
+    ):
+        answer = sent(node[0], requested("GET", path))
+        assert status_of(answer) in (404, 422), path
+        assert problem_of(answer)["status"] == status_of(answer)
 
 
 def test_a_body_of_100_mb_is_refused_by_other_routes(node: tuple[Service, requests.Known]) -> None:
@@ -133,13 +129,12 @@ def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, requests.Known]) 
     assert processes.status_of(service.pid, "VmHWM") - before < 40 * 1024
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "BREW"])
-def test_other_methods_are_refused(node: tuple[Service, requests.Known], method: str) -> None:
+def test_other_methods_are_refused(node: tuple[Service, requests.Known]) -> None:
     service, _ = node
     for path in {*routes(service, "get"), *routes(service, "post")}:
-        answer = sent(service, requested(method, path))
-
-        assert (status_of(answer), problem_of(answer)["title"]) == (405, "Method Not Allowed"), path
+        for method in ("PUT", "DELETE", "PATCH", "TRACE", "BREW"):
+            answer = sent(service, requested(method, path))
+            assert (status_of(answer), problem_of(answer)["title"]) == (405, "Method Not Allowed"), (method, path)
 
 
 READER: Final = ("bob", PASSWORD)
@@ -208,3 +203,41 @@ def test_the_description_is_valid_and_made_when_somebody_asks_for_it(
     assert built.openapi_schema is None
     assert "ProblemDocument" in built.openapi()["components"]["schemas"]
     assert built.openapi() is built.openapi()
+
+
+def counting() -> FastAPI:
+    """An application that counts a body, and one that parses it."""
+    made = FastAPI()
+    problems.install(made, lambda _request, status, text: Response(text, status_code=status))
+    made.add_middleware(BodyLimit, limits={"/count": 2_000_000})
+
+    @made.post("/count")
+    async def count(request: Request) -> list[int]:
+        pieces: list[bytes] = []
+        await request_body.take(request, pieces.append)
+        return [sum(map(len, pieces)), max(map(len, pieces), default=0)]
+
+    @made.post("/parse")
+    def parse(content: Annotated[dict[str, str], Body()]) -> int:
+        return len(content)
+
+    return made
+
+
+def test_a_body_comes_in_pieces_and_one_that_says_or_turns_out_to_be_too_long_is_refused() -> None:
+    chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+    with serving(application=counting()) as served:
+        answer = served.ask(requested("POST", "/count", "Content-Length: 1900000") + b"x" * 1_900_000)
+        said = [
+            served.ask(requested("POST", path, f"Content-Length: {length}"))
+            for path, length in (("/count", 2_000_001), ("/parse", 300_000), ("/parse", 10**9))
+        ]
+        turned_out = [
+            served.ask(requested("POST", path, "Transfer-Encoding: chunked") + chunk * 40 + b"0\r\n\r\n")
+            for path in ("/count", "/parse")
+        ]
+
+    total, largest = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert (total, largest < 1_500_000) == (1_900_000, True)
+    assert [status_of(answer) for answer in (*said, *turned_out)] == [413] * 5
+    assert all(problem_of(answer)["title"] for answer in said)

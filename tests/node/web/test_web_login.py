@@ -338,21 +338,3 @@ def test_a_line_that_is_damaged_or_has_no_known_role_locks_out_its_own_user_only
     assert roles == {"bob": Role.READER, "eve": Role.ADMINISTRATOR}
     assert [line["reason"] for line in logged] == ["line 1, line 3, line 6, line 7"]
     assert passwords.verify("bob", PASSWORD) and not passwords.verify("joe", "plain password")
-
-
-def test_the_command_asks_twice_on_a_terminal(tmp_path: Path) -> None:
-    users = tmp_path / "users"
-    for again, status in (("another password", 2), (PASSWORD, 0)):
-        process, terminal = os.forkpty()
-        if process == 0:
-            os.chdir(REPOSITORY)
-            os.execv(sys.executable, [sys.executable, "-m", "node", "password", str(users), "ada"])
-        for line in (PASSWORD, again):
-            said = b""
-            while not said.endswith(b": "):
-                said += os.read(terminal, 1)
-            os.write(terminal, f"{line}\n".encode())
-        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == status
-        os.close(terminal)
-        assert users.exists() is (status == 0)
-    assert Passwords(users).verify("ada", PASSWORD)

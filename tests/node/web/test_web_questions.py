@@ -1,25 +1,38 @@
-"""Questions about a film over the interface for programs: asked, kept, counted, refused, removed, and sent once."""
+"""Questions over the interface for programs: about a film of a study, kept and sent once, or one that is looked at."""
 
 from __future__ import annotations
 
+import re
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
+import anyio
+import numpy as np
 import pytest
+from PIL import Image
+from starlette.requests import Request
 from starlette.testclient import TestClient
+from starlette.types import Message
 from structlog.testing import capture_logs
 
 from models.contract import Question
-from node.domain import JsonObject
+from node.domain import Film, JsonObject, Reason
 from node.errors import InputError
 from node.jobs import answer_steps
 from node.jobs.answer_steps import stored_question
 from node.store import questions
 from node.store.questions import SentAnswer
+from node.web.look_files import MOST, Looks
+from node.web.looks import look_at
+from node.web.problems import Problem
 from node.web.rate_limit import RateLimit
 from tests.node.outputs.test_rejection import highdicom_note
-from tests.support import films
+from tests.support import films, peers
 from tests.support.archived import StartNode
 from tests.support.finished import Finished, pages_of, parts_of
 
@@ -63,27 +76,27 @@ def ask(asked: Finished, *questions: Content, **headers: str) -> list[Content]:
 def test_questions_stay_with_the_film_and_are_counted_by_source(asked: Finished) -> None:
     registry, ways = asked.bench.metrics.registry, ("page", "api", "dicom")
 
-    def counted() -> dict[str, float]:
-        return {way: registry.get_sample_value("cxr_questions_total", {"source": way}) or 0.0 for way in ways}
+    def counted() -> list[float]:
+        return [registry.get_sample_value("cxr_questions_total", {"source": way}) or 0.0 for way in ways]
 
     before = counted()
     made = [
         *ask(asked, {"prompt": "Edema"}, {"prompt": "Fracture"}, **{"X-Requested-From": "page"}),
         *ask(asked, {"box": BOX}),
     ]
-    assert [answer["source"] for answer in made] == ["page", "page", "api"]
-    assert [(answer["sent"], answer["asked_by"]) for answer in made] == [(False, "ada")] * 3
+    said = [(answer["source"], answer["sent"], answer["asked_by"]) for answer in made]
+    assert said == [("page", False, "ada"), ("page", False, "ada"), ("api", False, "ada")]
     (film,) = asked.client().get(f"/api/v1/studies/{STUDY}").json()["films"]
     by = ("model", "engine", "prompts")
     assert {tuple(answer[name] for name in by) for answer in made} == {tuple(film[name] for name in by)}
     listed = {answer["id"]: answer for answer in asked.client().get(PATH).json()["questions"]}
     assert [listed[answer["id"]] for answer in made] == made
-    assert {way: count - before[way] for way, count in counted().items()} == {"page": 2, "api": 1, "dicom": 0}
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [2, 1, 0]
     for answer, why in zip(made, ("", "no such destination"), strict=False):
         questions.keep_answer(asked.spool, STUDY, SentAnswer(question=answer["id"], requested_at=NOON, reason=why))
     told = {answer["id"]: answer for answer in asked.client().get(PATH).json()["questions"]}
-    said = [(told[answer["id"]]["sent"], told[answer["id"]].get("not_sent")) for answer in made]
-    assert said == [(True, None), (False, "no such destination"), (False, None)]
+    sent = [(told[answer["id"]]["sent"], told[answer["id"]].get("not_sent")) for answer in made]
+    assert sent == [(True, None), (False, "no such destination"), (False, None)]
 
 
 def test_a_question_that_cannot_be_asked_is_refused(asked: Finished) -> None:
@@ -105,20 +118,20 @@ def test_a_process_without_a_model_asks_nothing_and_says_when_to_come_again(aske
 
 def test_a_question_that_the_model_refused_is_not_sent_but_removed(asked: Finished) -> None:
     pages, (known,) = asked.client(), ask(asked, {"prompt": "Pneumonia"})
+    refused = "f" * 32
     stored = next(each for each in asked.spool.documents(STUDY, "questions") if each["id"] == known["id"])
     answer: JsonObject = {**cast(JsonObject, stored["answer"]), "never_learned": ["zyx"], "boxes": []}
-    refused: JsonObject = {**stored, "id": "f" * 32, "answer": {**answer, "question": {"prompt": "zyx", "box": None}}}
-    asked.spool.keep_document(STUDY, "questions", "f" * 32, refused)
-    counts = [pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"]]
+    own: JsonObject = {"id": refused, "answer": {**answer, "question": {"prompt": "zyx", "box": None}}}
+    asked.spool.keep_document(STUDY, "questions", refused, {**stored, **own})
+    before = pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"]
 
-    assert pages.post(f"/api/v1/questions/{'f' * 32}/send").status_code == 409
+    assert pages.post(f"/api/v1/questions/{refused}/send").status_code == 409
     with capture_logs() as lines:
-        statuses = [pages.delete(f"/api/v1/questions/{question}").status_code for question in (known["id"], "f" * 32)]
+        statuses = [pages.delete(f"/api/v1/questions/{question}").status_code for question in (known["id"], refused)]
     assert statuses == [409, 204]
-    counts.append(pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"])
-    assert counts[0] == counts[1], "it never counted"
-    assert f", {counts[1]} asked<" in pages.get("/").text
-    assert "f" * 32 not in str(pages.get(PATH).json())
+    assert pages.get(f"/api/v1/studies/{STUDY}").json()["line"]["questions"] == before, "it never counted"
+    assert f", {before} asked<" in pages.get("/").text
+    assert refused not in str(pages.get(PATH).json())
     assert [(line["event"], line["study"]) for line in lines if "outcome" in line][-1] == ("question.removed", STUDY)
 
 
@@ -159,16 +172,10 @@ def limited(tmp_path: Path) -> Finished:
     return made
 
 
-def look_at(client: TestClient) -> str:
-    """Have a film looked at without a study; its address."""
-    made = client.post("/api/v1/looks", content=films.file_bytes(FILM), headers={"Content-Type": "application/dicom"})
-    return f"/api/v1/looks/{made.json()['id']}"
-
-
 @pytest.mark.parametrize("where", ["film", "look"])
 def test_each_question_of_a_request_counts(limited: Finished, where: str) -> None:
     client = limited.client()
-    path = OF_FILM if where == "film" else look_at(client)
+    path = OF_FILM if where == "film" else address_of_look(client)
     several = client.post(f"{path}/questions", json={"questions": [{"prompt": "Edema"}] * 3})
     refused = [client.post(f"{path}/questions", json=EDEMA), client.post(f"{path}/replies", json={"text": "Edema"})]
     assert several.is_success
@@ -178,25 +185,26 @@ def test_each_question_of_a_request_counts(limited: Finished, where: str) -> Non
 
 def test_questions_of_one_user_count_wherever_they_are_asked(limited: Finished) -> None:
     client = limited.client()
-    look = look_at(client)
+    look = address_of_look(client)
     asked = [client.post(f"{path}/replies", json={"text": "Edema"}) for path in (OF_FILM, look, OF_FILM, look)]
     assert [answer.status_code for answer in asked] == [200, 200, 200, 429]
 
 
 def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_answer(limited: Finished) -> None:
     client = limited.client()
-    (made,) = client.post(f"{OF_FILM}/questions", json=EDEMA).json()["questions"]  # its encoded film is in memory
+    (made,) = client.post(PATH, json=EDEMA).json()["questions"]  # its encoded film is in memory
     films.keep(limited.spool, highdicom_note(FILM))
 
-    refused = [
-        client.post(f"{OF_FILM}/questions", json=EDEMA),
-        client.post(f"{OF_FILM}/replies", json={"text": "List the findings"}),
-        client.post(f"{OF_FILM}/corrections", json={"kind": "reject", "prompt": "pleural_effusion"}),
-    ]
     why = "rejected by the archive: Rejected for Quality Reasons (113001 DCM)"
-    assert [(answer.status_code, why in answer.json()["detail"]) for answer in refused] == [(409, True)] * 3
+    for what, body in (
+        ("questions", EDEMA),
+        ("replies", {"text": "List the findings"}),
+        ("corrections", {"kind": "reject", "prompt": "pleural_effusion"}),
+    ):
+        refused = client.post(f"{OF_FILM}/{what}", json=body)
+        assert (refused.status_code, why in refused.json()["detail"]) == (409, True)
     assert client.get(f"{OF_FILM}/corrections").json() == {"corrections": []}
-    assert len(client.get(f"{OF_FILM}/questions").json()["questions"]) == 1
+    assert len(client.get(PATH).json()["questions"]) == 1
     (film,) = (each for each in limited.spool.instances(STUDY) if each.sop_instance_uid == FILM.SOPInstanceUID)
     answerer = limited.parts.answerer()
     assert answerer is not None
@@ -205,3 +213,188 @@ def test_a_rejected_film_takes_neither_questions_nor_corrections_and_sends_no_an
     stored = stored_question(limited.spool, STUDY, made["id"])
     with pytest.raises(InputError, match="rejected by the archive"):
         answer_steps.take(limited.spool, stored, destinations=limited.parts.settings.destinations)
+
+
+DICOM, PNG, JPEG = "application/dicom", "image/png", "image/jpeg"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return Finished(tmp_path_factory.mktemp("looks") / "node", rate=RateLimit(burst=1000, seconds=1.0))
+
+
+@pytest.fixture(scope="module")
+def client(node: Finished) -> TestClient:
+    return node.client()
+
+
+def taken(client: TestClient, body: bytes, *, kind: str = DICOM) -> Content:
+    """Have a film looked at; what the node says of it."""
+    answer = client.post("/api/v1/looks", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == 201, answer.text
+    found: Content = answer.json()
+    return found
+
+
+def shown(client: TestClient, look: Content) -> Image.Image:
+    return Image.open(BytesIO(client.get(f"/api/v1/looks/{look['id']}/picture").content))
+
+
+def address_of_look(client: TestClient) -> str:
+    return f"/api/v1/looks/{taken(client, films.file_bytes(FILM))['id']}"
+
+
+def picture(kind: str) -> bytes:
+    """A gray picture with a gradient, 300 columns and 200 rows."""
+    content = BytesIO()
+    gray = np.tile(np.linspace(0, 255, 300, dtype=np.uint8), (200, 1))
+    Image.fromarray(gray).save(content, format=kind.partition("/")[2].upper())
+    return content.getvalue()
+
+
+def test_a_film_is_read_shown_and_asked_about_but_is_in_no_study(node: Finished, client: TestClient) -> None:
+    sent = films.thumbnail()
+    look = taken(client, films.file_bytes(sent))
+    film = look["film"]
+    assert (film["status"], film["source"], film["columns"]) == ("read", sent.SOPInstanceUID, sent.Columns)
+    assert film["impression"]
+    assert look["seconds"] == 900
+    page = client.get(f"/upload/{look['id']}").text
+    (until,) = re.findall('<time datetime="([^"]*)">', page)
+    assert 880 < (datetime.fromisoformat(until) - datetime.now(UTC)).total_seconds() <= 900
+    assert "/manage" not in page and "Results" not in page, "it is in no study"
+    assert shown(client, look).size == (sent.Columns, sent.Rows)
+    questions = {"questions": [{"prompt": "Edema"}, {"box": [20, 20, 60, 60]}]}
+    answered = client.post(f"/api/v1/looks/{look['id']}/questions", json=questions)
+    answers = answered.json()["questions"]
+    assert (answered.status_code, [answer["prompt"] for answer in answers]) == (200, ["Edema", None])
+    assert answers[1]["box"] == [20, 20, 60, 60]
+
+    assert (list(node.spool.studies()), node.ledger.open_deliveries()) == ([], [])
+    assert client.get("/api/v1/studies").json()["total"] == 0
+    folder = node.spool.directory / "looks"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_a_film_is_asked_in_words(client: TestClient) -> None:
+    look = taken(client, films.file_bytes(films.thumbnail()))
+    for text, said, asked in (
+        ("is there atelectasis?", "telectasis", 0),
+        ("Edema", None, 1),
+        ("tip of the line?", "the network is asked", 1),
+        ("what changed?", "compared with no other film", 0),
+    ):
+        reply = client.post(f"/api/v1/looks/{look['id']}/replies", json={"text": text}).json()
+        assert (reply["film"], len(reply["questions"])) == (films.thumbnail().SOPInstanceUID, asked)
+        assert reply["text"] is None if said is None else said in reply["text"]
+
+
+@pytest.mark.parametrize("kind", [PNG, JPEG])
+def test_a_picture_is_read_in_its_own_pixels(client: TestClient, kind: str) -> None:
+    look = taken(client, picture(kind), kind=kind)
+    film = look["film"]
+    assert (film["status"], film["columns"], film["rows"], film["notes"]) == ("read", 300, 200, ["view_unknown"])
+    assert shown(client, look).size == (300, 200)
+
+
+def test_only_the_newest_are_known(node: Finished, client: TestClient) -> None:
+    looks = [taken(client, picture(PNG), kind=PNG)["id"] for _ in range(MOST + 1)]
+    statuses = [client.get(f"/api/v1/looks/{looks[place]}/picture").status_code for place in (0, -1)]
+    assert (statuses, len(list((node.spool.directory / "looks").iterdir()))) == ([404, 200], MOST)
+
+
+def test_a_film_that_is_not_read_says_why(client: TestClient) -> None:
+    for film, reason in ((films.lateral(), "lateral"), (films.color(), "color")):
+        look = taken(client, films.file_bytes(film))
+        assert (look["film"]["status"], look["film"]["reason"]) == ("not_processed", reason)
+        for route, body in (("questions", {"questions": [{"prompt": "Edema"}]}), ("replies", {"text": "effusion?"})):
+            assert client.post(f"/api/v1/looks/{look['id']}/{route}", json=body).status_code == 409
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"no film", DICOM, 422),
+        (b"no picture", PNG, 422),
+        (b"", JPEG, 422),
+        (films.file_bytes(films.non_image("SR")), DICOM, 422),
+        (b"{}", "application/json", 415),
+        (picture(PNG), PNG, 503),
+    ],
+    ids=["no film", "no picture", "nothing", "a report", "another type", "below the reserve of the disk"],
+)
+def test_what_is_no_film_or_has_no_room_is_refused_and_not_kept(
+    node: Finished, client: TestClient, monkeypatch: pytest.MonkeyPatch, body: bytes, kind: str, status: int
+) -> None:
+    before = sorted(node.spool.directory.glob("looks/*"))
+    if status == 503:
+        monkeypatch.setattr(node.spool, "reserve_bytes", 2**60)
+    answer = client.post("/api/v1/looks", content=body, headers={"Content-Type": kind})
+    assert (answer.status_code, "disk" in answer.json()["detail"]) == (status, status == 503)
+    assert str(node.spool.directory) not in answer.text
+    assert sorted(node.spool.directory.glob("looks/*")) == before
+
+
+def test_a_film_whose_upload_is_cancelled_is_not_kept(node: Finished) -> None:
+    before = sorted(node.spool.directory.glob("looks/*"))
+
+    async def upload() -> bool:
+        with anyio.CancelScope() as uploading:
+
+            async def receive() -> Message:
+                uploading.cancel()
+                await anyio.sleep_forever()
+                return {}
+
+            await look_at(node.parts, Request({"type": "http", "headers": [(b"content-type", PNG.encode())]}, receive))
+        return uploading.cancelled_caught
+
+    assert anyio.run(upload)
+    assert sorted(node.spool.directory.glob("looks/*")) == before
+
+
+def test_a_question_is_refused_as_about_any_film(node: Finished, client: TestClient) -> None:
+    look = taken(client, picture(PNG), kind=PNG)
+    for body, status, words in REFUSED:
+        answer = client.post(f"/api/v1/looks/{look['id']}/questions", json=body)
+        assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True), body
+        assert str(node.spool.directory) not in answer.text
+
+
+def test_a_film_is_forgotten_after_its_time_at_the_end_and_at_the_next_start(tmp_path: Path) -> None:
+    folder = tmp_path / "looks"
+    looks = Looks(folder, seconds=0.3, pause_seconds=0.05)
+    file, path = looks.create(".png")
+    with file:
+        file.write(b"film")
+    look = looks.add(path, Film(source="1.2", reason=Reason.BLANK))
+    assert looks.find(look.id) == look
+    peers.wait_until(lambda: not path.exists(), what="the film is removed")
+    assert looks.find(look.id) is None
+    looks.close()
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "film.dcm").write_bytes(b"what a killed process left")
+    Looks(folder).close()
+    assert not folder.exists()
+
+
+def test_two_have_the_model_eight_wait_and_more_are_sent_away_at_once(tmp_path: Path) -> None:
+    looks, leave = Looks(tmp_path / "looks"), threading.Event()
+    looks.close()
+
+    def wait() -> str:
+        try:
+            with looks.turn():
+                leave.wait(30)
+                return "read"
+        except Problem as problem:
+            return str(problem.status_code)
+
+    with ThreadPoolExecutor(30) as pool:
+        waiting = [pool.submit(wait) for _ in range(30)]
+        peers.wait_until(lambda: sum(each.done() for each in waiting) == 20, what="all but ten are told to come again")
+        leave.set()
+        outcomes = sorted(each.result() for each in waiting)
+    assert outcomes == ["503"] * 20 + ["read"] * 10

@@ -204,12 +204,10 @@ def test_the_lists_say_what_is_to_be_reviewed_and_name_patients_to_who_may_see_t
 
 def test_a_line_says_the_worst_of_its_films_and_nothing_of_a_rejected_one(node: Finished) -> None:
     wide = replace(samples.ratio(), heart=MeasuredLine(start=(500.0, 1100.0), end=(1600.0, 1100.0)))
-    possible = samples.finding(
-        samples.PNEUMOTHORAX, state=FindingState.INDETERMINATE, probability=0.41, sentence=None, site=None, side=None
-    )
+    present = samples.finding(samples.PNEUMOTHORAX, probability=0.9)
     answers = (
-        samples.film(findings=(possible,)),
-        samples.film(findings=(replace(possible, state=FindingState.PRESENT, probability=0.9),)),
+        samples.film(findings=(replace(present, state=FindingState.INDETERMINATE, probability=0.41),)),
+        samples.film(findings=(present,)),
         replace(samples.film(), notes=(), ratio=wide),
         samples.film(findings=(samples.finding(samples.EDEMA, site=samples.LUNG, side=None),)),
     )
@@ -220,14 +218,12 @@ def test_a_line_says_the_worst_of_its_films_and_nothing_of_a_rejected_one(node: 
     films.keep(node.spool, rejected, study_uid=STUDY)
     node.ledger.set_study(STUDY, "finished")
 
-    pages = node.client()
-    told = pages.get(f"/api/v1/studies/{STUDY}").json()
+    told, page = node.client().get(f"/api/v1/studies/{STUDY}").json(), node.client().get("/").text
     line = told["line"]
     assert (line["read"], line["rejected"]) == (3, 1)
     assert line["marks"] == [{"text": "Pneumothorax 90 %", "state": "present", "is_critical": True}]
     assert [caution for caution in line["cautions"] if caution.startswith("Wide heart: cardiothoracic ratio 0.73")]
     assert line["received_at"] == min(film["received_at"] for film in told["films"])
-    page = pages.get("/").text
     assert "‼ critical" in page and "1 rejected" in page
 
 
@@ -267,9 +263,7 @@ def test_the_page_of_a_study_draws_and_says_what_its_answer_says(tmp_path: Path)
     assert f"received {received:%Y-%m-%d %H:%M} Asia/Tokyo" in page
     assert page.count(label) == 3, "above the film, on it and below"
     assert all(label in pages.get(other).text for other in ("/", "/review", "/upload", "/statistics"))
-    rect = '<rect class="box (?:present|review)" ' + " ".join(
-        f'{name}="([^"]*)"' for name in "x y width height".split()
-    )
+    rect = r'<rect class="box (?:present|review)" x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"'
     boxes = [box["box"] for finding in told["film"]["findings"] for box in finding["boxes"]]
     drawn = sorted(tuple(map(float, found)) for found in re.findall(rect, page))
     assert drawn == sorted((left, top, right - left, bottom - top) for left, top, right, bottom in boxes)

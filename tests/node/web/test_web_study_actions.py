@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pydicom.dataset import Dataset
@@ -39,16 +38,13 @@ class Reviewed:
     node: ArchivedNode
     film: Dataset
 
-    def ask(self, method: str, path: str, body: Content | None = None) -> tuple[int, Content]:
-        return self.node.service.ask(method, path, body)
-
     @property
     def uid(self) -> str:
         return str(self.film.StudyInstanceUID)
 
-    @property
-    def path(self) -> str:
-        return f"/api/v1/films/{self.film.SOPInstanceUID}/corrections"
+    def ask(self, what: str, body: Content | None = None) -> tuple[int, Content]:
+        path = f"/api/v1/studies/{self.uid}/films/{self.film.SOPInstanceUID}/{what}"
+        return self.node.service.ask("GET" if body is None else "POST", path, body)
 
     def sent(self, modality: str = "") -> list[Dataset]:
         return self.node.objects(self.uid, modality)
@@ -56,18 +52,19 @@ class Reviewed:
     def wait_for_sent(self, count: int) -> None:
         self.node.archive.wait_until(lambda: len(self.sent()) == count)
 
-    def listed(self) -> Content:
-        return self.ask("GET", f"/api/v1/studies?q={self.uid}")[1]
+    def told(self) -> dict[str, Any]:
+        """What the interface says of the study."""
+        return cast(dict[str, Any], self.node.service.request("GET", f"/api/v1/studies/{self.uid}").json())
 
     def wait_for_delivered(self) -> None:
-        done = '"state": "finished"', '"delivered": "all"'
-        peers.wait_until(lambda: all(fact in json.dumps(self.listed()) for fact in done), what="all is sent")
+        expected = ("finished", "all")
+        peers.wait_until(
+            lambda: tuple(self.told()["line"][name] for name in ("state", "delivered")) == expected, what="all is sent"
+        )
 
-    def finding(self, key: str) -> Content:
-        _, study = self.ask("GET", f"/api/v1/studies/{self.uid}")
-        (film,) = cast(list[dict[str, Content]], study["films"])
-        findings = cast(list[Content], film["film"]["findings"])
-        return next(finding for finding in findings if finding["prompt"] == key)
+    def finding(self, key: str) -> dict[str, Any]:
+        (film,) = self.told()["films"]
+        return next(finding for finding in film["film"]["findings"] if finding["prompt"] == key)
 
 
 def shown(settings: Settings) -> Settings:
@@ -94,19 +91,19 @@ def reviewed(node: ArchivedNode, request: pytest.FixtureRequest) -> Reviewed:
 def test_a_correction_arrives_once_as_a_new_version(reviewed: Reviewed) -> None:
     rejection: Content = {"kind": "reject", "prompt": PRESENT, "id": "a" * 32}
 
-    status, answer = reviewed.ask("POST", reviewed.path, rejection)
+    status, answer = reviewed.ask("corrections", rejection)
     assert (status, answer["id"], answer["prompt"]) == (202, "a" * 32, PRESENT)
-    assert cast(Content, reviewed.finding(PRESENT)["reader"])["what"] == "rejected"  # before any round
+    assert reviewed.finding(PRESENT)["reader"]["what"] == "rejected"  # before any round
     reviewed.wait_for_sent(4)
-    assert reviewed.ask("POST", reviewed.path, rejection)[0] == 202  # as after a lost answer
-    study, finished = reviewed.film.StudyInstanceUID, reviewed.node.service.logged
+    assert reviewed.ask("corrections", rejection)[0] == 202  # as after a lost answer
+    finished = reviewed.node.service.logged
     peers.wait_until(
-        lambda: [line["study"] for line in finished("study.finished")].count(study) >= 2, what="the round is finished"
+        lambda: [line["study"] for line in finished("study.finished")].count(reviewed.uid) >= 2, what="the round's end"
     )
 
     old, new = reviewed.sent("SR")
     assert (predecessor(new), len(reviewed.sent())) == (old.SOPInstanceUID, 4)
-    _, listed = reviewed.ask("GET", reviewed.path)
+    _, listed = reviewed.ask("corrections")
     assert [made["kind"] for made in cast(list[Content], listed["corrections"])] == ["reject"]
     assert f'cxr_corrections_total{{kind="reject",prompt="{PRESENT}"}} 1.0' in reviewed.node.service.metrics()
 
@@ -122,17 +119,14 @@ def test_what_cannot_be_corrected_changes_nothing_and_what_was_missed_is_drawn_w
         ({"kind": "shout", "prompt": ABSENT}, 422, "kind"),
     )
     for body, status, words in uncorrectable:
-        answered, answer = reviewed.ask("POST", reviewed.path, body)
-
+        answered, answer = reviewed.ask("corrections", body)
         assert (answered, words in str(answer["detail"])) == (status, True), body
-    assert reviewed.ask("POST", "/api/v1/films/1.2.3/corrections", {"kind": "reject", "prompt": PRESENT})[0] == 404
-    assert reviewed.ask("GET", reviewed.path)[1] == {"corrections": []}
+    assert reviewed.ask("corrections")[1] == {"corrections": []}
 
     box = [2.0, 3.0, 20.0, 30.0]
-    assert reviewed.ask("POST", reviewed.path, {"kind": "add", "prompt": ABSENT, "box": box})[0] == 202
+    assert reviewed.ask("corrections", {"kind": "add", "prompt": ABSENT, "box": box})[0] == 202
     added = reviewed.finding(ABSENT)
-    assert added["state"] == "present"
-    assert [found["box"] for found in cast(list[Content], added["boxes"])] == [box]
+    assert (added["state"], [found["box"] for found in added["boxes"]]) == ("present", [box])
     reviewed.wait_for_sent(4)
 
 
@@ -211,7 +205,7 @@ def test_a_study_is_read_again_and_deleted_without_a_trace(reviewed: Reviewed) -
     assert (refused.status_code, deleted.status_code) == (409, 204)
     assert "by now: 1, deliveries that are not done: 0" in refused.json()["detail"]
     assert Spool(node.directory).instances(uid) == ()
-    assert reviewed.listed()["total"] == 0
+    assert service.request("GET", f"/api/v1/studies?q={uid}").json()["total"] == 0
     assert named() == []
     said = [(line["outcome"], line["reason"], line["study"]) for line in service.logged("study.deleted")]
     assert said == [(outcome, "test", uid) for outcome in ("refused", "done")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,26 +30,6 @@ PEOPLE = (
 ANNA, BERND, CARLA = "Adler, Anna", "Müller, Bernd", "zimmer, Carla"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """What a node left that read films of three people, and a client on its machine, where everybody sees patients."""
-
-    finished: Finished
-    client: TestClient
-    films: tuple[Dataset, ...]
-
-    def page(self, path: str) -> str:
-        answer = self.client.get(path)
-        assert answer.status_code == 200
-        return html.unescape(answer.text)
-
-    def searched(self, text: str) -> str:
-        """The place that a search leads to."""
-        answer = self.client.post("/search", data={"text": text}, follow_redirects=False)
-        assert answer.status_code == 303, answer.text
-        return answer.headers["location"]
-
-
 def film_of(number: int) -> Dataset:
     name, patient, accession, date, station = PEOPLE[number]
     film = films.as_another(films.thumbnail(), f"person {number}", study=f"person {number}")
@@ -63,22 +43,35 @@ def shown(settings: Settings) -> Settings:
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+def node(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """What a node left that read films of three people, and on whose machine everybody sees patients."""
     finished = Finished(tmp_path_factory.mktemp("worklist") / "node", change=shown)
-    made = tuple(film_of(number) for number in range(len(PEOPLE)))
-    for film in made:
-        finished.read(film)
-    return Node(finished=finished, client=finished.client(), films=made)
+    for number in range(len(PEOPLE)):
+        finished.read(film_of(number))
+    return finished
+
+
+def page_of(node: Finished, path: str) -> str:
+    answer = node.client().get(path)
+    assert answer.status_code == 200
+    return html.unescape(answer.text)
+
+
+def searched(node: Finished, text: str, **filters: str) -> str:
+    """The place that a search leads to."""
+    answer = node.client().post("/search", data={"text": text, **filters}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    return answer.headers["location"]
 
 
 def people(page: str) -> list[str]:
     return re.findall(r'<td class="who"><a [^>]*>([^<]*)</a>', page)
 
 
-def test_the_list_names_patient_request_date_and_station_in_one_event(node: Node) -> None:
+def test_the_list_names_patient_request_date_and_station_in_one_event(node: Finished) -> None:
     with capture_logs() as lines:
-        page = node.page("/")
-        node.page(node.searched("adler"))
+        page = page_of(node, "/")
+        page_of(node, searched(node, "adler"))
     (row,) = (line for line in page.split("<tr ") if BERND in line)
     assert all(text in row for text in ("P-2 · ACC-2", "2026-11-02", "DX · ROOM 2"))
     assert people(page) == [CARLA, BERND, ANNA]
@@ -110,32 +103,27 @@ def test_findings_of_two_patients_stand_beside_no_name(tmp_path: Path) -> None:
     assert several == ["1.2", "1.3", "1.4"], "the others may be of one"
 
 
-@pytest.mark.parametrize(
-    ("text", "names"), [("room 1", [CARLA, ANNA]), ("nobody", []), ("muller", [BERND]), ("P-3", [CARLA])]
-)
-def test_a_search_finds_by_what_a_film_names_and_stands_in_no_address(node: Node, text: str, names: list[str]) -> None:
-    place = node.searched(text)
-    page = node.page(place)
-    assert people(page) == names
-    assert f'value="{text}"' in page
-    assert text not in place
+def test_a_search_finds_by_what_a_film_names_and_stands_in_no_address(node: Finished) -> None:
+    for text, names in (("room 1", [CARLA, ANNA]), ("nobody", []), ("muller", [BERND]), ("P-3", [CARLA])):
+        place = searched(node, text)
+        page = page_of(node, place)
+        assert (people(page), f'value="{text}"' in page, text in place) == (names, True, False)
 
 
-def test_a_search_is_sorted_and_keeps_the_other_filters(node: Node) -> None:
-    page = node.page(node.searched("room 1"))
+def test_a_search_is_sorted_and_keeps_the_other_filters(node: Finished) -> None:
+    page = page_of(node, searched(node, "room 1"))
     (link,) = re.findall(r'<a href="([^"]*sort=accession)">Accession', page)
-    assert people(node.page(link)) == [ANNA, CARLA]
-    typed = {"text": "room 1", "from": "2026-11-02", "to": "2026-11-03", "state": "finished", "sort": "-date"}
-    place = node.client.post("/search", data=typed, follow_redirects=False).headers["location"]
-    page = node.page(place)
+    assert people(page_of(node, link)) == [ANNA, CARLA]
+    filters = {"from": "2026-11-02", "to": "2026-11-03", "state": "finished", "sort": "-date"}
+    place = searched(node, "room 1", **filters)
+    page = page_of(node, place)
     assert people(page) == [CARLA]
     assert place.endswith("&state=finished&from=2026-11-02&to=2026-11-03&sort=-date")
     assert f'href="{place.replace("sort=-date", "sort=urgent")}"' in page, "and so does another order"
 
 
-@pytest.mark.parametrize(
-    ("query", "names"),
-    [
+def test_an_address_filters_and_sorts(node: Finished) -> None:
+    for query, names in (
         ("from=2026-11-02", [CARLA, BERND]),
         ("to=2026-11-02", [BERND, ANNA]),
         ("from=2026-11-02&to=2026-11-02", [BERND]),
@@ -145,17 +133,15 @@ def test_a_search_is_sorted_and_keeps_the_other_filters(node: Node) -> None:
         ("finding=atelectasis&destination=archive&state=finished", [CARLA, BERND, ANNA]),
         ("finding=cardiomegaly", []),
         ("page=2", []),
-    ],
-)
-def test_an_address_filters_and_sorts(node: Node, query: str, names: list[str]) -> None:
-    assert people(node.page(f"/?{query}")) == names
+    ):
+        assert people(page_of(node, f"/?{query}")) == names, query
 
 
-def test_nothing_is_shown_over_a_proxy_that_is_not_trusted_or_searched_by_another_site(node: Node) -> None:
-    with opened(node.finished.settings.http, node.finished.spool.directory) as access:
-        called = access.protected(application.build(node.finished.parts, access))
+def test_nothing_is_shown_over_a_proxy_that_is_not_trusted_or_searched_by_another_site(node: Finished) -> None:
+    with opened(node.settings.http, node.spool.directory) as access:
+        called = access.protected(application.build(node.parts, access))
         guarded = TestClient(called, base_url=ADDRESS, client=("127.0.0.1", 50000))
-        for path in ("/", f"/studies/{node.films[0].StudyInstanceUID}"):
+        for path in ("/", f"/studies/{film_of(0).StudyInstanceUID}"):
             assert "Adler" in guarded.get(path).text
             answer = guarded.get(path, headers={"X-Forwarded-For": "for=10.0.0.7"})
             assert (answer.status_code, "Adler" in answer.text) == (403, False)
@@ -164,11 +150,11 @@ def test_nothing_is_shown_over_a_proxy_that_is_not_trusted_or_searched_by_anothe
         assert [answer.status_code for answer in found] == [403, 200]
 
 
-def test_what_is_unknown_or_was_forgotten_is_refused_and_not_repeated(node: Node) -> None:
+def test_what_is_unknown_or_was_forgotten_is_refused_and_not_repeated(node: Finished) -> None:
     for query in ("sort=Adler", "finding=Adler", "destination=Adler", "from=Adler", "q=Adler"):
-        page = node.page(f"/?{query}")
+        page = page_of(node, f"/?{query}")
         assert ('id="refused"' in page, "Adler" in page) == (True, False), query
-    page = node.page("/?search=forgotten")
+    page = page_of(node, "/?search=forgotten")
     assert ("Type it again." in page, "Adler" in page) == (True, False)
 
 
