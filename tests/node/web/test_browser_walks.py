@@ -1,7 +1,4 @@
-"""Three walks over the pages of a node in a browser: of a reader, a reviewer and an administrator; axe on each page.
-
-The reader's walk leads from a patient's name to what did not arrive.
-"""
+"""Three walks over the pages of a node in a browser: of a reader, a reviewer and an administrator; axe on each page."""
 
 from __future__ import annotations
 

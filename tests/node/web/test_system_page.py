@@ -25,7 +25,7 @@ from node.settings.destinations import DestinationSettings
 from node.settings.http import HttpTlsSettings
 from node.store import ledger_queries, received
 from node.store.ledger import open_ledger
-from tests.node.web.test_rate_limit import Clock
+from tests.node.web.test_web_questions import Clock
 from tests.support.certificates import Authority
 from tests.support.finished import pages_of, parts_of
 from tests.support.peers import LOOPBACK, free_port

@@ -26,7 +26,7 @@ from node.web.access import check_files
 from node.web.passwords import Busy, Passwords, remove_user, set_password, set_role
 from node.web.sign_in import IDLE_SECONDS, LONGEST_SECONDS, Sessions
 from node.web.users import Role
-from tests.node.web.test_rate_limit import Clock
+from tests.node.web.test_web_questions import Clock
 from tests.paths import REPOSITORY
 from tests.support.web_access import BROWSER, PASSWORD, client_of, opened, sign_in, users_in
 

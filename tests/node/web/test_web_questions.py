@@ -1,4 +1,4 @@
-"""Questions over the interface for programs: about a film of a study, kept and sent once, or one that is looked at."""
+"""Questions over the interface, about a film of a study or one that is looked at, and how many a user may ask."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any, cast
 import anyio
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 from starlette.requests import Request
 from starlette.testclient import TestClient
@@ -30,11 +32,12 @@ from node.store.questions import SentAnswer
 from node.web.look_files import MOST, Looks
 from node.web.looks import look_at
 from node.web.problems import Problem
-from node.web.rate_limit import RateLimit
+from node.web.rate_limit import MOST_KEYS, RateLimit, network_of
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films, peers
 from tests.support.archived import StartNode
 from tests.support.finished import Finished, pages_of, parts_of
+from tests.support.service import settings_for
 
 Content = dict[str, Any]
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -398,3 +401,75 @@ def test_two_have_the_model_eight_wait_and_more_are_sent_away_at_once(tmp_path: 
         leave.set()
         outcomes = sorted(each.result() for each in waiting)
     assert outcomes == ["503"] * 20 + ["read"] * 10
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_passes_for_each_key_and_the_rest_waits() -> None:
+    clock = Clock()
+    limit = RateLimit(burst=3, seconds=10.0, clock=clock)
+
+    assert [limit.take("ada") for _ in range(4)] == [0, 0, 0, 10.0]
+    clock.now = 4.0
+    assert [limit.take("ada"), limit.seconds_left("ada"), limit.take("eve")] == pytest.approx([6.0, 6.0, 0])
+    clock.now = 10.0
+    assert limit.seconds_left("ada") == limit.seconds_left("ada") == 0, "to ask how long to wait takes nothing"
+    assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
+
+
+def test_a_user_asks_thirty_questions_at_once_and_two_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rate = parts_of(settings_for(tmp_path, archive_port=104)).rate
+    monkeypatch.setattr(rate, "_clock", lambda: 1000.0)
+
+    assert [rate.take("ada", 29), rate.take("ada"), rate.take("ada")] == [0, 0, 0.5]
+    assert rate.take("eve") == 0
+
+
+def test_several_are_taken_together_or_not_at_all() -> None:
+    clock = Clock()
+    limit = RateLimit(burst=3, seconds=10.0, clock=clock)
+
+    assert [limit.take("ada", 2), limit.take("ada", 2), limit.take("ada")] == [0, 10.0, 0]
+    assert limit.take("eve", 5) == 0
+    clock.now = 30.0
+    assert limit.take("eve", 5) == 0
+
+
+def test_the_key_used_longest_ago_is_forgotten_first() -> None:
+    limit = RateLimit(burst=1, seconds=10.0, clock=Clock())
+    for key in ("a", "b", "a", *range(MOST_KEYS - 1)):
+        limit.take(key)
+
+    assert limit.take("a") > 0
+    assert limit.take("b") == 0
+
+
+@given(st.lists(st.floats(0.0, 30.0), max_size=60))
+def test_no_more_pass_than_burst_and_rate_allow(pauses: list[float]) -> None:
+    clock = Clock()
+    limit = RateLimit(burst=5, seconds=10.0, clock=clock)
+    passed = 0
+    for pause in pauses:
+        clock.now += pause
+        passed += limit.take("ada") == 0
+
+    assert passed <= 5 + clock.now / 10.0 + 1e-6
+
+
+def test_one_ipv6_machine_counts_once() -> None:
+    networks = {
+        "10.0.0.7": "10.0.0.7",
+        "2001:db8::1": "2001:db8::/64",
+        "2001:db8::ffff:1:2:3": "2001:db8::/64",
+        "2001:db8:0:1::1": "2001:db8:0:1::/64",
+        "testclient": "testclient",
+    }
+    assert {host: network_of(host) for host in networks} == networks

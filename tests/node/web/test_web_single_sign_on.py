@@ -280,21 +280,15 @@ READERS = {**OIDC, "reader_groups": ["a"]}
         ({"oidc": {**OIDC, "reader_group": ["a"]}}, "did you mean reader_groups?"),
         ({"oidc": {**READERS, "client_id": ""}}, "http.oidc.client_id: "),
         ({"oidc": READERS, "host": "0.0.0.0"}, "http.oidc: sessions would cross the network in clear"),
+        ({"oidc": {**READERS, "issuer": "http://keycloak.localhost:8081"}}, ""),
     ],
 )
 def test_settings_that_let_nobody_or_anybody_in_are_refused(http: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        parsed(http)
+    listener = {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]}
+    said = ""
+    try:
+        assert config.parse({"storage": {"directory": "x"}, "listener": listener, "http": http}).http.knows_users
+    except ConfigError as refused:
+        said = str(refused)
 
-    assert complaint in str(refused.value)
-    assert parsed({"oidc": {**READERS, "issuer": "http://keycloak.localhost:8081"}}).http.knows_users
-
-
-def parsed(http: dict[str, Any]) -> Settings:
-    return config.parse(
-        {
-            "storage": {"directory": "x"},
-            "listener": {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]},
-            "http": http,
-        }
-    )
+    assert complaint in said and bool(complaint) is bool(said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -201,19 +200,8 @@ def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
         Window(center=1.0, width=0.0)
 
 
-@pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let a study be listed with its findings so many seconds after it has changed, at first at once."""
-
-    def after(seconds: float) -> None:
-        monkeypatch.setattr(findings, "_SETTLED_SECONDS", seconds)
-
-    after(0.0)
-    return after
-
-
-@pytest.mark.usefixtures("settled")
-def test_rows_of_findings_say_what_the_study_says(node: Node) -> None:
+def test_rows_of_findings_say_what_the_study_says(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
     frontal, lateral = (
         next(f for f in node.study(one)["films"] if f["uid"] == one.SOPInstanceUID) for one in node.mixed
     )
@@ -247,8 +235,8 @@ def test_a_study_that_changes_now_has_no_rows_yet(node: Node) -> None:
     assert uid not in {row["study"] for row in node.findings()["rows"]}
 
 
-@pytest.mark.usefixtures("settled")
-def test_only_who_may_see_patients_gets_accession_numbers(node: Node) -> None:
+def test_only_who_may_see_patients_gets_accession_numbers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
     with capture_logs() as lines:
         shown = node.finished.client(user="ada").get("/api/v1/findings").json()["rows"]
         assert {row["accession"] for row in node.findings()["rows"]} == {None}
@@ -257,8 +245,9 @@ def test_only_who_may_see_patients_gets_accession_numbers(node: Node) -> None:
 
 
 def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
-    tmp_path: Path, settled: Callable[[float], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
     node = node_in(tmp_path)
     studies, cursor = [], None
     for _ in range(3):
@@ -274,9 +263,9 @@ def test_each_study_comes_once_in_the_findings_and_again_when_it_has_changed(
     node.finished.round(str(node.alone.StudyInstanceUID))
     shown = node.client.get(f"/studies/{node.alone.StudyInstanceUID}").text
     assert all(shown.count(f", version {version}</span>") == 2 for version in (1, 2)), "an SR and a GSPS of each round"
-    settled(60.0)
+    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 60.0)
     assert node.findings(cursor=cursor)["rows"] == [], "another study may still be written with an earlier time"
-    settled(0.0)
+    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
     again = node.findings(cursor=cursor)["rows"]
     assert {row["study"] for row in again} == {str(node.alone.StudyInstanceUID)}
     said = [[row[name] for name in ("finding", "state", "said", "by", "at")] for row in again if row["said"]]
