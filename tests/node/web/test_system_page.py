@@ -148,8 +148,8 @@ def certified(
         ("database damaged", "damaged database", "damaged database"),
     ],
 )
-def test_each_trouble_is_found_and_named(settings: Settings, what: str, key: str, title: str) -> None:
-    changed = harmed(settings, what)
+def test_each_trouble_is_found_and_named(pages: Pages, what: str, key: str, title: str) -> None:
+    changed = harmed(pages.settings, what)
 
     assert {trouble.key: trouble.title for trouble in troubles(changed)} == {key: title}
 
@@ -215,8 +215,8 @@ def test_no_secret_of_the_settings_is_shown(settings: Settings) -> None:
     assert 'api_token = "***"' in shown and "/etc/key.pem" in shown
 
 
-def test_troubles_are_looked_up_once_in_five_seconds_and_damage_counts_for_an_hour(settings: Settings) -> None:
-    clock, times = Clock(), list[float]()
+def test_troubles_are_looked_up_once_in_five_seconds_and_damage_counts_for_an_hour(pages: Pages) -> None:
+    settings, clock, times = pages.settings, Clock(), list[float]()
 
     def look() -> tuple[Trouble, ...]:
         times.append(clock.now)
