@@ -74,28 +74,27 @@ def the_only(objects: list[Object], kind: str) -> Object:
     return found
 
 
-def settings_text(objects: list[Object]) -> str:
-    """The node.toml that is mounted."""
-    (found,) = (
-        config_map["data"]["node.toml"]
-        for config_map in of_kind(objects, "ConfigMap")
-        if "node.toml" in config_map["data"]
-    )
-    return str(found)
-
-
 def settings_of(objects: list[Object]) -> Settings:
-    """What the node reads in it."""
-    return config.parse(tomllib.loads(settings_text(objects)))
+    """What the node reads in the node.toml that is mounted."""
+    (found,) = (each["data"] for each in of_kind(objects, "ConfigMap") if "node.toml" in each["data"])
+    return config.parse(tomllib.loads(found["node.toml"]))
 
 
-def workloads(objects: list[Object]) -> dict[str, Object]:
+def part_of(manifest: Object) -> str | None:
+    """The part of the work that an object is for."""
+    return cast("str | None", manifest["metadata"]["labels"].get("app.kubernetes.io/component"))
+
+
+def workloads(objects: list[Object]) -> dict[str | None, Object]:
     """What makes pods, by the part of the work that they do."""
     found = [*of_kind(objects, "StatefulSet"), *of_kind(objects, "Deployment")]
-    return {
-        workload["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: workload
-        for workload in found
-    }
+    return {part_of(workload["spec"]["template"]): workload for workload in found}
+
+
+def policies(objects: list[Object]) -> dict[str, Object]:
+    """What may enter and leave the pods of each part."""
+    found = [policy["spec"] for policy in of_kind(objects, "NetworkPolicy")]
+    return {spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: spec for spec in found}
 
 
 def pod_of(workload: Object) -> Object:

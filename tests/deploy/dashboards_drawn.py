@@ -37,24 +37,14 @@ from tests.support.service import Service, settings_for
 
 PANELS: Final = Path(__file__).parent / "panels"
 FOLDER: Final = REPOSITORY / ".venv" / "npm-panels"
-_BUNDLED: Final = (
-    "--bundle",
-    "--minify",
-    "--jsx=automatic",
-    "--loader:.svg=text",
-    "--loader:.ttf=empty",
-    "--loader:.woff2=empty",
-    "--define:global=window",
-    '--define:process.env.NODE_ENV="production"',
-    "--log-level=error",
-)
+_LOADERS: Final = ("--loader:.svg=text", "--loader:.ttf=empty", "--loader:.woff2=empty")
+_DEFINED: Final = ("--define:global=window", '--define:process.env.NODE_ENV="production"')
+_BUNDLED: Final = ("--bundle", "--minify", "--jsx=automatic", *_LOADERS, *_DEFINED, "--log-level=error")
 _ADDRESS: Final = "http://dashboards.test/"
 _WIDTH: Final = 1576
 _SHOWN: Final = 0.7
 """The part of its size at which a picture is kept."""
-_QUALITY: Final = 75
 _POINTS: Final = 120
-_CALLERS: Final = 3
 _AWAY: Final = (0.5, 0.7)
 """The part of the time in which the archive is down."""
 
@@ -99,7 +89,7 @@ def watched(folder: Path, *, seconds: float) -> Iterator[tuple[Prometheus, float
         settings = replace(settings, orders=OrdersSettings(port=0, hosts=(peers.LOOPBACK,)))
         with Service(settings, scripted=False) as node, run_prometheus(folder, node=[node.http_port]) as prometheus:
             began = time.time()
-            with Callers(port=node.dicom_port, count=_CALLERS, seed=1):
+            with Callers(port=node.dicom_port, count=3, seed=1):
                 _sleep_until(began + _AWAY[0] * seconds)
                 with archive.down():
                     _sleep_until(began + _AWAY[1] * seconds)
@@ -119,7 +109,7 @@ def draw(prometheus: Prometheus, script: Path, out: Path, *, began: float) -> It
             picture = _painted(browser, script, told)
             path = out / f"dashboard-{name.removeprefix('chex-').removesuffix('.json')}.jpg"
             image = Image.open(BytesIO(picture)).convert("RGB")
-            image.resize((round(_SHOWN * image.width), round(_SHOWN * image.height))).save(path, quality=_QUALITY)
+            image.resize((round(_SHOWN * image.width), round(_SHOWN * image.height))).save(path, quality=75)
             yield path
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-import sqlalchemy
 import yaml
 
 from docs.statement import schema as made_schema
@@ -24,24 +23,8 @@ from node.__main__ import main
 from node.config import Caller, Settings
 from node.net.tls import ca_of
 from node.settings.destinations import TYPES
-from tests.deploy.chart import (
-    CHART,
-    EXAMPLES,
-    ROLES,
-    Object,
-    container_of,
-    example,
-    helm_python,
-    made,
-    made_of,
-    merged,
-    of_kind,
-    pod_of,
-    rendered,
-    settings_of,
-    the_only,
-    workloads,
-)
+from tests.deploy import chart
+from tests.deploy.chart import CHART, ROLES, Object, example, helm_python, made, merged, of_kind, rendered, the_only
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.drill(part="deployment")
@@ -59,7 +42,7 @@ OPERATORS = {
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", chart.EXAMPLES)
 def test_helm_and_the_schemas_of_kubernetes_accept_every_example(name: str) -> None:
     own = [manifest for manifest in made(name, {}) if manifest["apiVersion"] not in OPERATORS]
     report = helm_python.lint(CHART, example(name), strict=True)
@@ -70,35 +53,30 @@ def test_helm_and_the_schemas_of_kubernetes_accept_every_example(name: str) -> N
 
 
 def test_the_objects_of_operators_are_theirs_whole() -> None:
-    found = [manifest for manifest in made_of("split") if manifest["apiVersion"] in OPERATORS]
+    found = [manifest for manifest in chart.made_of("split") if manifest["apiVersion"] in OPERATORS]
     found.append(example("mail"))
 
-    assert {manifest["kind"] for manifest in found} == {
-        "ServiceMonitor",
-        "PrometheusRule",
-        "AlertmanagerConfig",
-        "ScaledObject",
-        "TriggerAuthentication",
-    }
+    kinds = {"ServiceMonitor", "PrometheusRule", "AlertmanagerConfig", "ScaledObject", "TriggerAuthentication"}
+    assert {manifest["kind"] for manifest in found} == kinds
     for manifest in found:
         model = getattr(importlib.import_module(OPERATORS[manifest["apiVersion"]]), manifest["kind"])
         kept = model.model_validate(manifest).model_dump(by_alias=True, exclude_unset=True, mode="json")
         assert kept == manifest, "a key that the model does not know is lost in it"
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", chart.EXAMPLES)
 def test_the_node_accepts_the_settings_and_they_fit_the_chart(name: str) -> None:
-    objects = made_of(name)
-    settings = settings_of(objects)
+    objects = chart.made_of(name)
+    settings = chart.settings_of(objects)
 
     listening = {"dicom": settings.listener.port, "http": settings.http.port}
     if settings.listener.tls is not None:
         listening["dicom-tls"] = settings.listener.tls.port
     if settings.orders is not None:
         listening["orders"] = settings.orders.port
-    for role, workload in workloads(objects).items():
-        ports = {port["name"]: port["containerPort"] for port in container_of(workload)["ports"]}
-        mounts = {mount["mountPath"] for mount in container_of(workload)["volumeMounts"]}
+    for role, workload in chart.workloads(objects).items():
+        ports = {port["name"]: port["containerPort"] for port in chart.container_of(workload)["ports"]}
+        mounts = {mount["mountPath"] for mount in chart.container_of(workload)["volumeMounts"]}
         assert ports == (listening if role in ("node", "listener") else {"http": settings.http.port})
         assert str(settings.storage.directory) in mounts
         assert ("/models" in mounts) is (
@@ -112,9 +90,9 @@ def test_the_node_accepts_the_settings_and_they_fit_the_chart(name: str) -> None
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), *[("split", role) for role in ROLES]])
 def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str) -> None:
-    workload = workloads(made_of(name))[role]
+    workload = chart.workloads(chart.made_of(name))[role]
 
-    pod, container = pod_of(workload), container_of(workload)
+    pod, container = chart.pod_of(workload), chart.container_of(workload)
     rights = pod["securityContext"]
     assert rights["runAsNonRoot"] is True
     assert rights["runAsUser"] == rights["runAsGroup"] == rights["fsGroup"]
@@ -134,52 +112,45 @@ def test_a_pod_has_no_rights_and_writes_only_to_its_volumes(name: str, role: str
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "worker")])
 def test_only_pods_that_read_films_take_a_gpu_and_own_engines(name: str, role: str) -> None:
-    found = workloads(made_of(name))
+    found = chart.workloads(chart.made_of(name))
 
     for other, workload in found.items():
-        container = container_of(workload)
+        container = chart.container_of(workload)
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         assert container["resources"]["limits"].get("nvidia.com/gpu") == (1 if other == role else None)
         assert container["image"].endswith("-gpu" if other == role else "-cpu")
-        assert pod_of(workload).get("runtimeClassName") == ("nvidia" if other == role else None)
+        assert chart.pod_of(workload).get("runtimeClassName") == ("nvidia" if other == role else None)
         assert mounts.get("engines") == ("/var/lib/chex-node/engines" if other == role else None)
     (claim,) = found[role]["spec"]["volumeClaimTemplates"]
     assert claim["metadata"]["name"] == "engines"
 
 
 def test_one_machine_has_one_pod_and_no_database_server() -> None:
-    objects = made_of("cpu")
+    objects = chart.made_of("cpu")
 
-    ((role, workload),) = workloads(objects).items()
+    ((role, workload),) = chart.workloads(objects).items()
     assert (role, workload["spec"]["replicas"]) == ("node", 1)
-    assert "args" not in container_of(workload)
-    assert settings_of(objects).storage.database_url == ""
+    assert "args" not in chart.container_of(workload)
+    assert chart.settings_of(objects).storage.database_url == ""
     assert the_only(objects, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOnce"]
 
 
 @pytest.mark.parametrize(("name", "role"), [("gpu", "node"), ("split", "listener")])
 def test_only_known_callers_reach_the_listener_by_own_address(name: str, role: str) -> None:
-    objects = made_of(name)
-    settings = settings_of(objects)
+    objects = chart.made_of(name)
 
-    policies = [manifest["spec"] for manifest in of_kind(objects, "NetworkPolicy")]
-    (policy,) = (spec for spec in policies if spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == role)
-    dicom = next(rule for rule in policy["ingress"] if {"port": "dicom"} in rule["ports"])
-    blocks = [peer["ipBlock"]["cidr"] for peer in dicom["from"] if "ipBlock" in peer]
-    allowed = {block.split("/")[0] for block in blocks}
-    (entrance,) = (manifest for manifest in of_kind(objects, "Service") if manifest["spec"]["type"] == "LoadBalancer")
-    assert allowed == {host for caller in settings.listener.callers for host in caller.hosts}
+    (dicom,) = (rule for rule in chart.policies(objects)[role]["ingress"] if {"port": "dicom"} in rule["ports"])
+    blocks = {peer["ipBlock"]["cidr"] for peer in dicom["from"] if "ipBlock" in peer}
+    hosts = {host for caller in chart.settings_of(objects).listener.callers for host in caller.hosts}
+    assert blocks == {f"{host}/{128 if ':' in host else 32}" for host in hosts}
     assert len(blocks) == len(dicom["from"]) - 1  # the pod of `helm test`
-    assert all(block.endswith("/128" if ":" in block else "/32") for block in blocks)
+    (entrance,) = (manifest for manifest in of_kind(objects, "Service") if manifest["spec"]["type"] == "LoadBalancer")
     assert entrance["spec"]["externalTrafficPolicy"] == "Local"
     assert entrance["spec"]["selector"]["app.kubernetes.io/component"] == role
-    outward = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
-    if role == "node":
-        assert outward == {53} | {destination.port for destination in settings.destinations}
 
 
 def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
-    objects = made_of("gpu")
+    objects = chart.made_of("gpu")
     sources = [REPOSITORY / "deploy" / "prometheus" / name for name in ("recording.yml", "alerts.yml")]
     groups = [group for path in sources for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
     assert the_only(objects, "PrometheusRule")["spec"]["groups"] == groups
@@ -199,7 +170,7 @@ def test_rules_and_dashboards_are_those_of_deploy(tmp_path: Path) -> None:
 
 
 def test_the_operator_makes_the_job_that_the_alerts_ask_for() -> None:
-    objects = made_of("gpu")
+    objects = chart.made_of("gpu")
 
     monitor = the_only(objects, "ServiceMonitor")
     wanted = monitor["spec"]["selector"]["matchLabels"]
@@ -243,54 +214,50 @@ def setting_names() -> Iterator[str]:
         {"settings": {"listener": {"callers": []}}},
         {"settings": {"listener": {"port": 104}}},
         {"settings": {"destinations": [{"name": "p", "ae_title": "P", "host": "h"}]}},
-        {"service": {"type": "ExternalName"}},
-        {"gpu": {"count": 0}},
         {"storage": {"size": "much"}},
         {"mode": "split"},
         {"mode": "split", "database": {"host": "postgres"}},
         {"mode": "split", "database": {"host": "postgres", "secret": "s", "user": "chex:password"}},
         {"settings": {"audit": {}}},
         {"settings": {"notify": [{"name": "ward"}]}},
-        {"settings": {"audit": {"file": "/tmp/audit.log"}}},
-        {"monitoring": {"serviceMonitor": True}},
         {"image": {"digest": "latest"}},
-        {"worker": {"replicas": -1}},
-        {"extraEnv": [{"value": "nameless"}]},
         {"networkPolicy": {"egressPorts": [0]}},
         {"settings": {"listener": {"callers": [{"ae_title": "A", "hosts": ["http://a/b"]}]}}},
     ],
 )
 def test_wrong_values_are_refused(wrong: Mapping[str, object]) -> None:
-    chart = helm_python.Chart.load(CHART)
+    loaded = helm_python.Chart.load(CHART)
     values = merged(example("cpu"), wrong)
 
-    chart.validate_schema(example("cpu"))
+    loaded.validate_schema(example("cpu"))
     with pytest.raises(helm_python.HelmValuesError):
-        chart.validate_schema(values)
+        loaded.validate_schema(values)
 
 
 @pytest.mark.parametrize(("name", "is_good"), [("house-router", True), ("router", False), ("house-", False)])
 def test_what_other_packages_add_has_a_hyphen_in_its_name(name: str, is_good: bool) -> None:
     archive = example("cpu")["settings"]["destinations"][0]
     added = {"name": "router", "type": name, "directory": "/srv/router"}
-    chart = helm_python.Chart.load(CHART)
+    loaded = helm_python.Chart.load(CHART)
     for destinations in ([{**archive, "outputs": ["sr", name]}], [archive, added]):
         values = merged(example("cpu"), {"settings": {"destinations": destinations}})
         if is_good:
-            chart.validate_schema(values)
+            loaded.validate_schema(values)
             assert f'"{name}"' in json.dumps(rendered(values)).replace("\\", "")
             continue
         with pytest.raises(helm_python.HelmValuesError):
-            chart.validate_schema(values)
+            loaded.validate_schema(values)
 
 
-def test_on_many_machines_each_part_runs_under_its_pods_name() -> None:
-    objects = made_of("split")
-    found = workloads(objects)
+def test_on_many_machines_each_part_runs_under_its_pods_name_and_no_password_is_in_a_setting() -> None:
+    objects = chart.made_of("split")
+    found = chart.workloads(objects)
 
-    assert set(found) == set(ROLES)
+    assert {role: workload["kind"] for role, workload in found.items()} == {
+        "listener": "Deployment", "worker": "StatefulSet", "sender": "StatefulSet",
+    }  # fmt: skip
     for role, workload in found.items():
-        container = container_of(workload)
+        container = chart.container_of(workload)
         environment = {
             variable["name"]: variable.get("valueFrom", variable.get("value")) for variable in container["env"]
         }
@@ -298,57 +265,48 @@ def test_on_many_machines_each_part_runs_under_its_pods_name() -> None:
         assert environment["ORT_DISABLE_TELEMETRY"] == "1"
         assert environment["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
         assert environment["PGPASSWORD"] == {"secretKeyRef": {"name": "chex-postgres", "key": "password"}}
-    assert {role: workload["kind"] for role, workload in found.items()} == {
-        "listener": "Deployment", "worker": "StatefulSet", "sender": "StatefulSet",
-    }  # fmt: skip
-    assert the_only(objects, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert chart.settings_of(objects).storage.database_url == (
+        "postgresql://chex@postgres.example.org:5432/chex?sslmode=verify-full"
+        "&sslrootcert=/etc/chex-tls/chex-database/ca.crt"
+    )
 
 
 def test_the_program_knows_the_arguments_of_every_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     missing = str(tmp_path / "missing.toml")
 
-    for workload in workloads(made_of("split")).values():
-        arguments = container_of(workload)["args"]
+    for workload in chart.workloads(chart.made_of("split")).values():
+        arguments = chart.container_of(workload)["args"]
         assert main([missing if argument == "/etc/chex-node/node.toml" else argument for argument in arguments]) == 2
         assert "missing.toml: cannot be read" in capsys.readouterr().err  # and no word of an argument
 
 
-def test_films_outlive_the_release_and_changed_settings_start_new_pods() -> None:
-    objects = made_of("split")
+def test_films_outlive_the_release_and_listeners_its_changes() -> None:
+    objects = chart.made_of("split")
     changed = rendered(merged(example("split"), {"settings": {"study": {"quiet_seconds": 7}}}))
 
-    assert the_only(objects, "PersistentVolumeClaim")["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-    probed = [
-        service["spec"]
-        for service in of_kind(objects, "Service")
-        if service["metadata"]["labels"].get("app.kubernetes.io/component") == "http"
-    ]
+    claim = the_only(objects, "PersistentVolumeClaim")
+    assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
+    probed = [service["spec"] for service in of_kind(objects, "Service") if chart.part_of(service) == "http"]
     assert [spec["publishNotReadyAddresses"] for spec in probed] == [True]
-    assert workloads(objects)["listener"]["spec"]["strategy"] == {"rollingUpdate": {"maxUnavailable": 0}}
     before, after = (
         {
-            role: workload["spec"]["template"]["metadata"]["annotations"]["checksum/settings"]
-            for role, workload in workloads(found).items()
+            workload["spec"]["template"]["metadata"]["annotations"]["checksum/settings"]
+            for workload in chart.workloads(found).values()
         }
         for found in (objects, changed)
     )
-    assert not set(before.values()) & set(after.values())
+    assert not before & after, "changed settings start new pods"
+    assert chart.workloads(objects)["listener"]["spec"]["strategy"] == {"rollingUpdate": {"maxUnavailable": 0}}
+    budgets = {chart.part_of(budget): budget["spec"] for budget in of_kind(objects, "PodDisruptionBudget")}
+    assert {part: (spec.get("minAvailable"), spec.get("maxUnavailable")) for part, spec in budgets.items()} == {
+        "listener": (1, None), "worker": (None, 1), "sender": (None, 1),
+    }  # fmt: skip
 
 
-def test_no_password_is_in_a_setting() -> None:
-    objects = made_of("split")
-
-    url = settings_of(objects).storage.database_url
-    assert url == (
-        "postgresql://chex@postgres.example.org:5432/chex?sslmode=verify-full"
-        "&sslrootcert=/etc/chex-tls/chex-database/ca.crt"
-    )
-    assert sqlalchemy.make_url(url).password is None
-
-
-def test_listeners_scale_with_load_and_workers_with_the_queue() -> None:
-    objects = made_of("split")
-    found = workloads(objects)
+def test_listeners_scale_with_load_and_workers_with_the_queue_or_as_the_values_say() -> None:
+    objects = chart.made_of("split")
+    found = chart.workloads(objects)
 
     by_load, by_queue = the_only(objects, "HorizontalPodAutoscaler")["spec"], the_only(objects, "ScaledObject")["spec"]
     assert by_load["scaleTargetRef"]["name"] == found["listener"]["metadata"]["name"]
@@ -365,52 +323,23 @@ def test_listeners_scale_with_load_and_workers_with_the_queue() -> None:
     assert trigger["authenticationRef"]["name"] == secret["metadata"]["name"]
     assert secret["spec"]["secretTargetRef"][0]["name"] == "chex-postgres"
 
-
-def test_without_autoscaling_every_number_is_what_the_values_say() -> None:
-    values = merged(example("split"), {"keda": {"enabled": False}, "listener": {"autoscaling": {"enabled": False}}})
-
-    objects = rendered(values)
-
-    numbers = {role: workload["spec"]["replicas"] for role, workload in workloads(objects).items()}
+    by_hand = made("split", {"keda": {"enabled": False}, "listener": {"autoscaling": {"enabled": False}}})
+    numbers = {role: workload["spec"]["replicas"] for role, workload in chart.workloads(by_hand).items()}
     assert numbers == {"listener": 3, "worker": 2, "sender": 2}
-    assert not of_kind(objects, "HorizontalPodAutoscaler") + of_kind(objects, "ScaledObject")
+    assert not of_kind(by_hand, "HorizontalPodAutoscaler") + of_kind(by_hand, "ScaledObject")
 
 
-def test_every_part_goes_out_only_where_it_has_to() -> None:
-    objects = made_of("split")
-    destinations = {destination.port for destination in settings_of(objects).destinations}
+def test_every_part_is_entered_only_where_it_has_to_be() -> None:
+    entered = {
+        role: {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
+        for role, spec in chart.policies(chart.made_of("split")).items()
+    }
 
-    allowed: dict[str, set[int]] = {}
-    entered: dict[str, set[str]] = {}
-    for policy in of_kind(objects, "NetworkPolicy"):
-        role, spec = policy["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"], policy["spec"]
-        allowed[role] = {port["port"] for rule in spec["egress"] for port in rule["ports"]}
-        entered[role] = {port["port"] for rule in spec["ingress"] for port in rule["ports"]}
-    assert allowed == {"listener": {53, 5432}, "worker": {53, 5432}, "sender": {53, 5432, *destinations}}
     assert entered == {"listener": {"dicom", "dicom-tls", "orders", "http"}, "worker": {"http"}, "sender": {"http"}}
-
-
-def test_names_are_asked_where_the_values_say() -> None:
-    resolver = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}
-
-    policy = the_only(made("cpu", {"networkPolicy": {"dnsTo": [resolver]}}), "NetworkPolicy")
-
-    (names,) = (rule for rule in policy["spec"]["egress"] if {"port": 53, "protocol": "UDP"} in rule["ports"])
-    assert names["to"] == [resolver]
 
 
 @pytest.mark.parametrize(("name", "changes", "size"), [("split", {}, "2Gi"), ("cpu", {"tmpSize": "500Mi"}, "500Mi")])
 def test_what_a_pod_writes_to_tmp_has_a_limit(name: str, changes: Mapping[str, object], size: str) -> None:
-    for workload in workloads(made(name, changes)).values():
-        (tmp,) = (volume for volume in pod_of(workload)["volumes"] if volume["name"] == "tmp")
+    for workload in chart.workloads(made(name, changes)).values():
+        (tmp,) = (volume for volume in chart.pod_of(workload)["volumes"] if volume["name"] == "tmp")
         assert tmp["emptyDir"] == {"sizeLimit": size}
-
-
-def test_a_drained_machine_never_takes_the_last_listener() -> None:
-    budgets = of_kind(made_of("split"), "PodDisruptionBudget")
-
-    found = {budget["metadata"]["labels"]["app.kubernetes.io/component"]: budget["spec"] for budget in budgets}
-    assert {role: spec.get("minAvailable") for role, spec in found.items()} == {
-        "listener": 1, "worker": None, "sender": None,
-    }  # fmt: skip
-    assert [found[role]["maxUnavailable"] for role in ("worker", "sender")] == [1, 1]

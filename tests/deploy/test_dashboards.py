@@ -16,26 +16,17 @@ from tests.support.exported import exported_families
 
 pytestmark = pytest.mark.drill(part="deployment")
 
-NAMES = ("chex-model.json", "chex-network.json", "chex-overview.json", "chex-pipeline.json")
-
-
-def test_a_dashboards_address_is_its_files_name() -> None:
-    assert {name: f"{content['uid']}.json" for name, content in dashboards().items()} == {name: name for name in NAMES}
+NAMES = tuple(dashboards())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_grafanas_own_types_hold_a_dashboard_whole(name: str) -> None:
+def test_grafanas_own_types_hold_a_dashboard_whole_and_every_panel_explains_itself(name: str) -> None:
     register_default_plugins()
     content = dashboards()[name]
 
-    again = json.loads(JSONEncoder().encode(Dashboard.from_json(content)))
-
-    assert again == content
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_panel_explains_itself(name: str) -> None:
-    for panel in panels(dashboards()[name]):
+    assert f"{content['uid']}.json" == name, "its address"
+    assert json.loads(JSONEncoder().encode(Dashboard.from_json(content))) == content
+    for panel in panels(content):
         defaults = cast(Json, cast(Json, panel["fieldConfig"])["defaults"])
         assert len(str(panel["description"])) > 20, panel["title"]
         assert defaults["unit"], panel["title"]
@@ -43,39 +34,23 @@ def test_every_panel_explains_itself(name: str) -> None:
         assert all(target["legendFormat"] for target in cast(list[Json], panel["targets"])), panel["title"]
 
 
-def test_every_metric_of_a_panel_or_rule_is_exported_or_recorded() -> None:
+def test_every_metric_of_a_panel_or_rule_is_exported_or_recorded_and_every_one_is_watched() -> None:
+    """A metric that stands in no panel and no rule is one that nobody looks at."""
     known = set().union(*exported_families().values()) | {rule["record"] for rule in rules("recording.yml")}
-
-    queries = [*panel_queries(), *event_queries(), *rule_queries()]
-    unknown = {query.place: query.names - known for query in queries}
-
+    unknown = {query.place: query.names - known for query in [*panel_queries(), *event_queries(), *rule_queries()]}
     assert {place: names for place, names in unknown.items() if names} == {}
 
-
-def test_every_metric_is_watched() -> None:
-    """A metric that stands in no panel and no rule is one that nobody looks at."""
     named = {name for query in [*panel_queries(), *rule_queries()] for name in query.names}
-
-    unseen = {family for family, samples in exported_families().items() if not samples & named}
-    assert unseen == set()
+    assert [family for family, samples in exported_families().items() if not samples & named] == []
 
 
-def test_a_dead_node_shows_down() -> None:
-    (ready,) = (panel for panel in panels(dashboards()["chex-overview.json"]) if panel["title"] == "Ready")
+def test_a_dead_node_shows_down_and_details_are_on_a_dashboard_that_exists() -> None:
+    overview = panels(dashboards()["chex-overview.json"])
+    (ready,) = (panel for panel in overview if panel["title"] == "Ready")
     defaults = cast(dict[str, list[dict[str, Json]]], cast(Json, ready["fieldConfig"])["defaults"])
-
-    assert defaults["mappings"][0]["options"]["-1"] == {
-        "text": "down"
-    }  # the value for it: tests/deploy/test_alerts_live.py
-
-
-def test_details_are_on_a_dashboard_that_exists() -> None:
-    names = {name.removesuffix(".json") for name in NAMES}
-    links = [
-        re.match(r"/d/([\w-]+)\?", link["url"])
-        for panel in panels(dashboards()["chex-overview.json"])
-        for link in cast(list[dict[str, str]], panel.get("links", []))
-    ]
-
+    # the value for it: tests/deploy/test_alerts_live.py
+    assert defaults["mappings"][0]["options"]["-1"] == {"text": "down"}
+    links = [link["url"] for panel in overview for link in cast(list[dict[str, str]], panel.get("links", []))]
     assert links
-    assert {link and link[1] for link in links} <= names
+    linked = {found and found[1] for found in (re.match(r"/d/([\w-]+)\?", link) for link in links)}
+    assert linked <= {name.removesuffix(".json") for name in NAMES}

@@ -46,9 +46,8 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def program(project: Path, name: str, text: str) -> None:
-    """Put a script where a program is looked for first."""
-    path = project / "programs" / name
+def program(path: Path, text: str) -> None:
+    """Put a script where a program is looked for."""
     path.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     path.chmod(0o755)
 
@@ -58,8 +57,8 @@ WRITING = 'while [ "$1" != --output-file ]; do shift; done; echo "tiny==1.0 --ha
 
 def look_up(project: Path, *, docker: str) -> subprocess.CompletedProcess[str]:
     """Run the script of `make digests` with a docker, and an index that has the package."""
-    program(project, "docker", docker)
-    program(project, "uv", WRITING)
+    program(project / "programs" / "docker", docker)
+    program(project / "programs" / "uv", WRITING)
     path = f"{project / 'programs'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
         ["sh", "deploy/image/digests.sh"],
@@ -78,20 +77,16 @@ def test_digests_are_arguments_that_compose_takes(project: Path) -> None:
 
     written = project / "deploy" / "image" / "digests.env"
     assert (done.returncode, done.stdout) == (0, written.read_text(encoding="utf-8")), done.stderr
-    assert images_of(resolved("--env-file", str(written))["services"]) == {
-        "BASE_IMAGE": f"python:3.11-slim-bookworm@{DIGEST}",
-        "DEBIAN_IMAGE": f"debian:bookworm-slim@{DIGEST}",
-        "PROMETHEUS_TAG": f"prom/prometheus:v3.5.0@{DIGEST}",
-        "ALERTMANAGER_TAG": f"prom/alertmanager:v0.28.1@{DIGEST}",
-        "GRAFANA_TAG": f"grafana/grafana:12@{DIGEST}",
+    images = {
+        "BASE_IMAGE": "python:3.11-slim-bookworm",
+        "DEBIAN_IMAGE": "debian:bookworm-slim",
+        "PROMETHEUS_TAG": "prom/prometheus:v3.5.0",
+        "ALERTMANAGER_TAG": "prom/alertmanager:v0.28.1",
+        "GRAFANA_TAG": "grafana/grafana:12",
     }
-    assert asked.read_text(encoding="utf-8").split() == [
-        "python:3.11-slim-bookworm",
-        "debian:bookworm-slim",
-        "prom/prometheus:v3.5.0",
-        "prom/alertmanager:v0.28.1",
-        "grafana/grafana:12",
-    ]
+    assert asked.read_text(encoding="utf-8").split() == [*images.values()]
+    taken = images_of(resolved("--env-file", str(written))["services"])
+    assert taken == {name: f"{image}@{DIGEST}" for name, image in images.items()}
     names = {"cpu.txt", "gpu.txt", "build.txt", "digests.env", "digests.sh", "install.sh"}
     assert {path.name for path in written.parent.iterdir()} == names
 
@@ -124,10 +119,8 @@ def test_nothing_is_written_where_a_registry_does_not_answer(project: Path) -> N
 )
 def test_an_audit_says_that_it_did_not_run(pip_audit: str, said: str | None, project: Path) -> None:
     (project / ".venv" / "bin").mkdir(parents=True)
-    program(project, "uv", WRITING)
-    program(project, "pip-audit", pip_audit)
-    for name in ("uv", "pip-audit"):
-        (project / "programs" / name).rename(project / ".venv" / "bin" / name)
+    program(project / ".venv" / "bin" / "uv", WRITING)
+    program(project / ".venv" / "bin" / "pip-audit", pip_audit)
     (project / ".venv" / "installed-cpu-test").touch()
 
     command = ["make", "--file", str(REPOSITORY / "Makefile"), "audit"]
@@ -137,33 +130,25 @@ def test_an_audit_says_that_it_did_not_run(pip_audit: str, said: str | None, pro
     assert said is None or said in done.stderr
 
 
-def installed(project: Path, environment: Path, python_path: Path) -> subprocess.CompletedProcess[str]:
-    """Run the script of the Dockerfile, with the python3 of a folder."""
-    return subprocess.run(
-        ["sh", "deploy/image/install.sh", "cpu", str(environment)],
-        cwd=project,
-        env={"PATH": f"{python_path}:{os.environ['PATH']}", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(project)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def test_the_image_takes_what_has_a_hash_and_nothing_else(project: Path) -> None:
+    program(project / "programs" / "python3", 'echo "$@"')
 
+    def installed() -> list[str]:
+        """What the script of the Dockerfile has Python do."""
+        command = ["sh", "deploy/image/install.sh", "cpu", "/opt/venv"]
+        path = f"{project / 'programs'}:{os.environ['PATH']}"
+        done = subprocess.run(command, cwd=project, env={"PATH": path}, capture_output=True, text=True, timeout=120)
+        return done.stdout.splitlines()
 
-def test_the_image_takes_what_has_a_hash_and_nothing_else(project: Path, tmp_path: Path) -> None:
-    recorder = tmp_path / "recorder"
-    recorder.mkdir()
-    (recorder / "python3").write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
-    (recorder / "python3").chmod(0o755)
-
-    plain = installed(project, Path("/opt/venv"), recorder).stdout.splitlines()
+    plain = installed()
     (project / "deploy" / "image" / "cpu.txt").touch()
-    pinned = installed(project, Path("/opt/venv"), recorder).stdout.splitlines()
+    pinned = installed()
 
     pip = "-m pip --python /opt/venv/bin/python install --no-cache-dir"
     assert plain == [f"{pip} --constraint constraints.txt --editable .[cpu]"]
-    libraries, backend, program, checked = pinned
+    libraries, backend, node, checked = pinned
     assert libraries == f"{pip} --require-hashes --constraint constraints.txt --requirement deploy/image/cpu.txt"
     assert backend.startswith(f"{pip} --require-hashes --target ")
     assert backend.endswith(" --requirement deploy/image/build.txt")
-    assert program == f"{pip} --no-deps --no-build-isolation --editable ."
+    assert node == f"{pip} --no-deps --no-build-isolation --editable ."
     assert checked == "-m pip --python /opt/venv/bin/python check"

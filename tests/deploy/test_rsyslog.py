@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
 
 import pytest
 
@@ -24,8 +23,6 @@ from tests.support.peers import LOOPBACK, free_port, require, wait_until
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 250_000, tzinfo=UTC)
 REPORTER = Reporter(ae_title="CHEX", machine="reader-1", executor="node", process_id=4711)
-
-
 SHIPPED = REPOSITORY / "deploy" / "rsyslog" / "chex-node-audit.conf"
 
 
@@ -41,68 +38,48 @@ class Collector:
         self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
         self._context.load_cert_chain(own.certificate, own.key)
         self._context.verify_mode = ssl.CERT_REQUIRED
-        self._server: socket.socket | None = None
+        self._server = socket.socket()
         self._connections: list[ssl.SSLSocket] = []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     @property
     def messages(self) -> list[str]:
         """What came, without what came again; in the order in which it came first."""
         return [line.decode() for line in dict.fromkeys(list(self._lines))]
 
-    def wait_for(self, count: int) -> list[str]:
-        """Wait for so many messages, and return those that came."""
+    def wait_for(self, count: int) -> None:
         wait_until(lambda: len(self.messages) >= count, what=f"{count} messages", limit_seconds=90.0)
-        return self.messages
 
     def start(self) -> None:
-        """Accept connections."""
         self._server = socket.create_server((LOOPBACK, self.port))
         threading.Thread(target=self._accept, args=(self._server,), daemon=True).start()
 
     def stop(self) -> None:
         """Refuse connections, and end those that are open in the middle of what they say."""
-        if self._server is not None:
+        with suppress(OSError):  # it does not listen
             self._server.shutdown(socket.SHUT_RDWR)
-            self._server.close()
-            self._server = None
+        self._server.close()
         for connection in self._connections:
             with suppress(OSError):
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)  # while its thread reads, as a machine that ends
         self._connections.clear()
 
     def _accept(self, server: socket.socket) -> None:
-        while True:
-            try:
+        with suppress(OSError):  # until it is closed
+            while True:
                 plain, _ = server.accept()
-                connection = self._context.wrap_socket(plain, server_side=True)
-            except ssl.SSLError:
-                continue
-            except OSError:
-                return
-            self._connections.append(connection)
-            threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+                with suppress(ssl.SSLError):
+                    connection = self._context.wrap_socket(plain, server_side=True)
+                    self._connections.append(connection)
+                    threading.Thread(target=self._read, args=(connection,), daemon=True).start()
 
     def _read(self, connection: ssl.SSLSocket) -> None:
         rest = b""
-        while True:
-            try:
-                new = connection.recv(2**16)
-            except OSError:
-                new = b""
-            if not new:
-                connection.close()
-                return
-            rest += new
-            while (frame := re.match(rb"(\d+) ", rest)) and len(rest) >= (end := frame.end() + int(frame[1])):
-                self._lines.append(rest[frame.end() : end])
-                rest = rest[end:]
+        with connection, suppress(OSError):
+            while new := connection.recv(2**16):
+                rest += new
+                while (frame := re.match(rb"(\d+) ", rest)) and len(rest) >= (end := frame.end() + int(frame[1])):
+                    self._lines.append(rest[frame.end() : end])
+                    rest = rest[end:]
 
 
 class Forwarder:
@@ -126,15 +103,7 @@ class Forwarder:
         (folder / "rsyslog.conf").write_text(f'global(workDirectory="{folder}")\n{text}', encoding="utf-8")
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def start(self) -> None:
-        """Start it."""
         (self._folder / "pid").unlink(missing_ok=True)
         command = [require("rsyslogd"), "-n", "-f", str(self._folder / "rsyslog.conf"), "-i", str(self._folder / "pid")]
         with (self._folder / "log").open("ab") as log:
@@ -153,8 +122,7 @@ class Trail:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
-        self.file = folder / "audit.log"
-        self.written: list[str] = []
+        self.file, self.written = folder / "audit.log", list[str]()
 
     def write(self, count: int, *, size: int = 1400) -> None:
         """Add messages of about so many bytes, each different from all others."""
@@ -169,19 +137,23 @@ class Trail:
 @contextmanager
 def forwarded(folder: Path, authority: Authority) -> Iterator[tuple[Trail, Collector, Forwarder]]:
     """A file that rsyslog forwards to a collector, which has taken a first message."""
-    trail = Trail(folder / "trail")
-    with (
-        Collector(authority) as collector,
-        Forwarder(folder / "rsyslog", authority, file=trail.file, port=collector.port) as forwarder,
-    ):
+    trail, collector = Trail(folder / "trail"), Collector(authority)
+    forwarder = Forwarder(folder / "rsyslog", authority, file=trail.file, port=collector.port)
+    collector.start()
+    forwarder.start()
+    try:
         trail.write(1)
         arrived(trail, collector)
         yield trail, collector, forwarder
+    finally:
+        forwarder.stop()
+        collector.stop()
 
 
 def arrived(trail: Trail, collector: Collector) -> None:
     """Wait until everything came that was written; none may be cut off, changed or missing."""
-    assert sorted(collector.wait_for(len(trail.written))) == sorted(trail.written)
+    collector.wait_for(len(trail.written))
+    assert sorted(collector.messages) == sorted(trail.written)
 
 
 def test_a_thousand_messages_in_a_second_and_a_large_one_arrive(tmp_path: Path, authority: Authority) -> None:
