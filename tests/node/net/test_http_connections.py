@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from node.check_result import CheckState
@@ -42,56 +43,52 @@ METRICS = b"GET /metrics HTTP/1.1\r\nHost: node\r\n\r\n"
 ANSWERED = b"HTTP/1.1 200 OK"
 
 
+@pytest.fixture
+def tls(tmp_path: Path, authority: Authority) -> HttpTlsSettings:
+    files = HttpTlsSettings(certificate=tmp_path / "node.pem", key=tmp_path / "node.key")
+    install(authority.issue("node", days=30), files)
+    return files
+
+
+def install(identity: Identity, files: HttpTlsSettings) -> None:
+    shutil.copy(identity.certificate, files.certificate)
+    shutil.copy(identity.key, files.key)
+
+
+@contextmanager
+def connected(served: Served, authority: Authority) -> Iterator[ssl.SSLSocket]:
+    """A client that has done the handshake."""
+    context = ssl.create_default_context(cafile=authority.certificate)
+    with served.connect() as plain, context.wrap_socket(plain, server_hostname=LOOPBACK) as connection:
+        yield connection
+
+
+def is_live(connection: socket.socket) -> bool:
+    """Whether a request is answered, by a connection that stays open."""
+    connection.sendall(LIVE)
+    return read_answer(connection).startswith(ANSWERED)
+
+
 @pytest.mark.parametrize(
     "said",
-    [b"", b"GET /re", b"GET /ready HTTP/1.1\r\nHost: node\r\n", LIVE + b"GET /re"],
-    ids=["nothing", "half a line", "half a header", "half a line behind a request"],
+    [[b""], [b"GET /re"], [b"GET /ready HTTP/1.1\r\nHost: node\r\n"], [LIVE + b"GET /re"], [LIVE, b"GET /re"]],
+    ids=["nothing", "half a line", "half a header", "half a line with a request", "half a line after an answer"],
 )
-def test_a_connection_without_a_complete_header_is_closed(said: bytes) -> None:
-    with serving(limits=QUICK) as served, served.connect(said) as connection:
-        if said.startswith(LIVE):
-            assert read_answer(connection).startswith(ANSWERED)
+@pytest.mark.parametrize("by_https", [False, True], ids=["http", "https"])
+def test_a_connection_without_a_complete_header_is_closed(
+    authority: Authority, tls: HttpTlsSettings, said: list[bytes], *, by_https: bool
+) -> None:
+    with (
+        serving(limits=QUICK, tls=tls if by_https else None) as served,
+        connected(served, authority) if by_https else served.connect() as connection,
+    ):
+        for part in said:
+            connection.sendall(part)
+            if part.startswith(LIVE):
+                assert read_answer(connection).startswith(ANSWERED)
         served.wait_for_close("silent")
 
         assert read_to_end(connection) == b""
-
-
-def test_a_header_that_comes_byte_by_byte_has_no_more_time() -> None:
-    with serving(limits=QUICK) as served, served.connect(b"GET /live HTTP/1.1\r\nX: ") as connection:
-        served.send_byte_by_byte(connection)
-
-        assert served.closed("silent") == 1
-
-
-def test_the_next_header_of_a_kept_connection_has_no_more_time() -> None:
-    with serving(limits=QUICK) as served, served.connect(LIVE) as connection:
-        assert read_answer(connection).startswith(ANSWERED)
-        connection.sendall(b"GET /re")
-
-        served.wait_for_close("silent")
-        assert read_to_end(connection) == b""
-
-
-def test_a_request_with_an_endless_body_is_answered_and_closed() -> None:
-    request = b"POST /live HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100
-    with serving(limits=QUICK) as served, served.connect(request) as connection:
-        assert read_answer(connection).startswith(b"HTTP/1.1 405")
-        served.send_byte_by_byte(connection)
-
-        assert served.closed("silent") == 1
-
-
-def test_a_body_that_slows_down_has_no_more_time() -> None:
-    async def read_body(_scope: Scope, receive: Receive, _send: Send) -> None:
-        while (await receive()).get("more_body"):
-            pass
-
-    limits = Limits(connections=64, stalled_seconds=0.5, body_bytes=50)
-    request = b"POST /films HTTP/1.1\r\nHost: node\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100
-    with serving(limits=limits, application=read_body) as served, served.connect(request) as connection:
-        served.send_byte_by_byte(connection)
-
-        assert served.closed("silent") == 1
 
 
 async def say(send: Send) -> None:
@@ -99,12 +96,34 @@ async def say(send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def test_a_body_that_goes_on_slowly_is_read_to_its_end() -> None:
-    async def read_body(_scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive()).get("more_body"):
-            pass
-        await say(send)
+async def read_body(_scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive()).get("more_body"):
+        pass
+    await say(send)
 
+
+ENDLESS = b"Host: node\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 100
+
+
+@pytest.mark.parametrize(
+    ("said", "application"),
+    [
+        pytest.param(b"GET /live HTTP/1.1\r\nX: ", None, id="a header"),
+        pytest.param(b"POST /live HTTP/1.1\r\n" + ENDLESS, None, id="a body that was refused"),
+        pytest.param(b"POST /films HTTP/1.1\r\n" + ENDLESS, read_body, id="a body that slows down"),
+    ],
+)
+def test_what_comes_byte_by_byte_has_no_more_time(said: bytes, application: ASGIApp | None) -> None:
+    limits = replace(QUICK, body_bytes=50)
+    with serving(limits=limits, application=application) as served, served.connect(said) as connection:
+        if said.startswith(b"POST /live"):
+            assert read_answer(connection).startswith(b"HTTP/1.1 405")
+        served.send_byte_by_byte(connection)
+
+        assert served.closed("silent") == 1
+
+
+def test_a_body_that_goes_on_slowly_is_read_to_its_end() -> None:
     limits = Limits(connections=8, stalled_seconds=2.0, body_bytes=50)
     request = b"POST /films HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: 300\r\n\r\n"
     with serving(limits=limits, application=read_body) as served, served.connect(request) as connection:
@@ -129,33 +148,33 @@ class Taken:
     """A transport whose client has left so many bytes unread, each time that it is asked."""
 
     def __init__(self, *waiting: int) -> None:
-        self._waiting = iter(waiting)
-
-    def get_write_buffer_size(self) -> int:
-        return next(self._waiting)
+        self.get_write_buffer_size = iter(waiting).__next__
 
 
 def test_a_client_that_takes_a_long_answer_slowly_is_not_stalled() -> None:
-    async def seen(*waiting: int) -> list[bool]:
-        config = uvicorn.Config(lambda: None, log_config=None)
-        connection = Connection(config, ServerState(), LOOPBACK, QUICK, {})
-        connection.transport = cast(asyncio.Transport, Taken(*waiting))
+    async def seen() -> list[bool]:
+        connection = Connection(uvicorn.Config(lambda: None, log_config=None), ServerState(), LOOPBACK, QUICK, {})
+        connection.transport = cast(asyncio.Transport, Taken(0, 90, 90, 60, 60, 30, 0))
         later = time.monotonic() + 1000.0
-        return [connection.taken_at(later + second) == later + second for second in range(len(waiting))]
+        return [connection.taken_at(later + second) == later + second for second in range(7)]
 
-    assert asyncio.run(seen(0, 90, 90, 60, 60, 30, 0)) == [True, False, False, True, False, True, True]
+    assert asyncio.run(seen()) == [True, False, False, True, False, True, True]
 
 
-def test_an_idle_connection_stays_open() -> None:
-    with serving(limits=QUICK) as served, served.connect(LIVE) as kept, served.connect(b"GET /re"):
+@pytest.mark.parametrize("by_https", [False, True], ids=["http", "https"])
+def test_an_idle_connection_stays_open(authority: Authority, tls: HttpTlsSettings, *, by_https: bool) -> None:
+    with (
+        serving(limits=QUICK, tls=tls if by_https else None) as served,
+        connected(served, authority) if by_https else served.connect() as kept,
+        served.connect(b"" if by_https else b"GET /re"),
+    ):
+        kept.sendall(LIVE)
         answer = read_answer(kept)
         assert answer.startswith(ANSWERED) and b"server:" not in answer.lower()
         served.wait_for_close("silent")
         time.sleep(2 * QUICK.header_seconds)
 
-        kept.sendall(LIVE)
-
-        assert read_answer(kept).startswith(ANSWERED)
+        assert is_live(kept)
         assert served.closed("silent") == 1
 
 
@@ -220,38 +239,24 @@ def test_an_answer_spares_a_connection_from_being_closed_next() -> None:
     with serving(limits=NARROW) as served, ExitStack() as clients:
         kept, idle, *others = [clients.enter_context(served.connect()) for _ in range(NARROW.connections)]
         for connection in (kept, idle, *others):  # one after the other, so that `idle` waits longest
-            connection.sendall(LIVE)
-            read_answer(connection)
-        kept.sendall(LIVE)
-        read_answer(kept)
+            assert is_live(connection)
+        assert is_live(kept)
 
         clients.enter_context(served.connect())
 
         assert read_to_end(idle) == b""
-        kept.sendall(LIVE)
-        assert read_answer(kept).startswith(ANSWERED)
+        assert is_live(kept)
 
 
 def test_an_address_with_many_connections_loses_them_before_others() -> None:
     with serving(limits=NARROW) as served, ExitStack() as clients:
-        other = clients.enter_context(served.connect(LIVE, host=ELSEWHERE))
-        assert read_answer(other).startswith(ANSWERED)
+        other = clients.enter_context(served.connect(host=ELSEWHERE))
+        assert is_live(other)
         for _ in range(3 * NARROW.connections):
             clients.enter_context(served.connect(b"GET /re"))
         served.wait_for_close("limit", count=2 * NARROW.connections)
 
-        other.sendall(LIVE)
-
-        assert read_answer(other).startswith(ANSWERED)
-
-
-def test_probes_are_answered_during_a_burst_of_connections() -> None:
-    with serving(limits=NARROW) as served, ExitStack() as clients:
-        for _ in range(20):
-            for _ in range(20):
-                clients.enter_context(served.connect(b"GET /re"))
-
-            assert served.ask().startswith(ANSWERED)
+        assert is_live(other)
 
 
 def test_closed_connections_leave_no_descriptor_behind() -> None:
@@ -337,44 +342,10 @@ def test_malformed_requests_stop_nothing_and_write_no_log(caplog: pytest.LogCapt
 @pytest.mark.parametrize("before", [b"", LIVE], ids=["first", "on a kept connection"])
 def test_a_request_of_two_lengths_closes_the_connection(fields: bytes, before: bytes) -> None:
     head = b"POST /live HTTP/1.1\r\nHost: node\r\n" + fields + b"\r\n\r\n"
-    with serving() as served, served.connect(before + head + b"0\r\n\r\n" + LIVE) as connection:
-        answers = read_to_end(connection)
+    with serving() as served:
+        answers = served.ask(before + head + b"0\r\n\r\n" + LIVE)
 
-    assert answers.count(b"HTTP/1.1 200") == (1 if before else 0)
-    assert answers.count(b"HTTP/1.1 400") == 1
-
-
-@pytest.fixture
-def tls(tmp_path: Path, authority: Authority) -> HttpTlsSettings:
-    files = HttpTlsSettings(certificate=tmp_path / "node.pem", key=tmp_path / "node.key")
-    install(authority.issue("node", days=30), files)
-    return files
-
-
-def install(identity: Identity, files: HttpTlsSettings) -> None:
-    shutil.copy(identity.certificate, files.certificate)
-    shutil.copy(identity.key, files.key)
-
-
-@contextmanager
-def connected(served: Served, authority: Authority) -> Iterator[ssl.SSLSocket]:
-    """A client that has done the handshake."""
-    context = ssl.create_default_context(cafile=authority.certificate)
-    with served.connect() as plain, context.wrap_socket(plain, server_hostname=LOOPBACK) as connection:
-        yield connection
-
-
-def test_requests_are_answered_by_https(authority: Authority, tls: HttpTlsSettings) -> None:
-    with serving(tls=tls) as served, connected(served, authority) as connection:
-        for _ in range(3):
-            connection.sendall(LIVE)
-            assert read_answer(connection).startswith(ANSWERED)
-        connection.sendall(LIVE_AND_CLOSE)
-
-        assert read_to_end(connection).startswith(ANSWERED)
-        assert served.metrics.registry.get_sample_value("cxr_certificate_days", {"name": "http"}) == pytest.approx(
-            30, abs=0.1
-        )
+    assert (answers.count(b"HTTP/1.1 200"), answers.count(b"HTTP/1.1 400")) == (1 if before else 0, 1)
 
 
 def test_a_request_that_ends_the_handshake_is_answered(authority: Authority, tls: HttpTlsSettings) -> None:
@@ -396,46 +367,20 @@ def test_a_request_that_ends_the_handshake_is_answered(authority: Authority, tls
     assert client.read().startswith(ANSWERED)
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /re"], ids=["nothing", "half a line"])
-def test_no_header_after_the_handshake_is_closed_as_silent(
-    authority: Authority, tls: HttpTlsSettings, said: bytes
-) -> None:
-    with serving(limits=QUICK, tls=tls) as served, connected(served, authority) as connection:
-        connection.sendall(said)
-
-        served.wait_for_close("silent")
-        assert read_to_end(connection) == b""
-
-
-def test_an_idle_connection_by_https_stays_open(authority: Authority, tls: HttpTlsSettings) -> None:
-    with serving(limits=QUICK, tls=tls) as served, connected(served, authority) as kept, served.connect():
-        kept.sendall(LIVE)
-        assert read_answer(kept).startswith(ANSWERED)
-        served.wait_for_close("silent")
-
-        kept.sendall(LIVE)
-
-        assert read_answer(kept).startswith(ANSWERED)
-        assert served.closed("silent") == 1
-
-
 @pytest.mark.parametrize(
-    "said", [LIVE, b"\x16\x03\x01\x02\x00\x01\x00", b"\x00" * 100], ids=["plain HTTP", "half a hello", "zeros"]
+    ("said", "is_silent"),
+    [(LIVE, False), (b"\0" * 100, False), (b"\x16\3\1\2\0\1\0", True), (b"", True)],
+    ids=["plain HTTP", "zeros", "half a hello", "nothing"],
 )
-def test_whoever_speaks_no_tls_gets_nothing(authority: Authority, tls: HttpTlsSettings, said: bytes) -> None:
+def test_whoever_speaks_no_tls_gets_nothing(
+    authority: Authority, tls: HttpTlsSettings, said: bytes, is_silent: bool
+) -> None:
     with serving(limits=QUICK, tls=tls) as served:
         with served.connect(said) as connection:
             assert not read_to_end(connection).startswith(b"HTTP")
+        assert served.closed("silent") == is_silent
         with connected(served, authority) as connection:
-            connection.sendall(LIVE)
-            assert read_answer(connection).startswith(ANSWERED)
-
-
-def test_a_handshake_that_does_not_end_is_closed_as_silent(tls: HttpTlsSettings) -> None:
-    with serving(limits=QUICK, tls=tls) as served, served.connect() as connection:
-        served.wait_for_close("silent")
-
-        assert read_to_end(connection) == b""
+            assert is_live(connection)
 
 
 def test_silent_handshakes_hold_no_other_client(authority: Authority, tls: HttpTlsSettings) -> None:
@@ -443,9 +388,7 @@ def test_silent_handshakes_hold_no_other_client(authority: Authority, tls: HttpT
         for _ in range(3 * NARROW.connections):
             clients.enter_context(served.connect())
         with connected(served, authority) as connection:
-            connection.sendall(LIVE)
-
-            assert read_answer(connection).startswith(ANSWERED)
+            assert is_live(connection)
 
         assert served.closed("limit") > 0
 
@@ -457,8 +400,7 @@ def test_a_client_that_resets_within_its_handshake_is_forgotten(authority: Autho
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
         with connected(served, authority) as asking:
-            asking.sendall(LIVE)
-            assert read_answer(asking).startswith(ANSWERED)
+            assert is_live(asking)
             with served.connect():
                 served.wait_for_close("silent")
 
@@ -466,11 +408,8 @@ def test_a_client_that_resets_within_its_handshake_is_forgotten(authority: Autho
 
 
 def test_a_stop_ends_open_handshakes(authority: Authority, tls: HttpTlsSettings) -> None:
-    with ExitStack() as clients, serving(tls=tls) as served:
-        connection = clients.enter_context(served.connect())
-        kept = clients.enter_context(connected(served, authority))
-        kept.sendall(LIVE)
-        read_answer(kept)
+    with serving(tls=tls) as served, served.connect() as connection, connected(served, authority) as kept:
+        assert is_live(kept)
         began = time.monotonic()
         served.server.close()
 
@@ -493,20 +432,16 @@ def test_a_renewed_certificate_is_shown_without_a_restart(authority: Authority, 
         assert shown() != first
 
 
-def test_status_asks_a_process_that_speaks_https(tmp_path: Path, tls: HttpTlsSettings) -> None:
-    storage = StorageSettings(directory=tmp_path / "storage")
-    storage.directory.mkdir()
+def test_status_doctor_and_check_know_https(tmp_path: Path, tls: HttpTlsSettings) -> None:
+    storage = StorageSettings(directory=tmp_path)
     with serving(tls=tls) as served, processes.published(storage, Process(), ports={"http_port": served.port}):
         (state,) = processes.states(storage, HttpSettings(port=served.port, tls=tls))
-
     assert (state.ready, state.answers) == (True, True)
+    days = served.metrics.registry.get_sample_value("cxr_certificate_days", {"name": "http"})
+    assert days == pytest.approx(30, abs=0.1)
 
-
-def test_doctor_and_check_look_at_the_certificate(tmp_path: Path, tls: HttpTlsSettings) -> None:
-    settings = Settings(storage=StorageSettings(directory=tmp_path), http=HttpSettings(tls=tls))
-
+    settings = Settings(storage=storage, http=HttpSettings(tls=tls))
     (found,) = check_certificates(settings)
-
     assert (found.name, found.state) == ("certificate http.tls", CheckState.NOTE)
     tls.key.unlink()
     assert [check.state for check in check_certificates(settings)] == [CheckState.FAULT]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -109,10 +108,7 @@ def test_dcmtk_stores_a_film_over_tls(node: Node, authority: Authority, scanner:
     assert sent.returncode == 0, sent.stderr
     (instance,) = node.spool.instances(film.StudyInstanceUID)
     assert instance.sop_instance_uid == film.SOPInstanceUID
-
-
-def test_the_allow_list_holds_over_tls_too(node: Node, authority: Authority, scanner: Identity) -> None:
-    assert not echo(node, authority, scanner, calling_ae="NOBODY")
+    assert not echo(node, authority, scanner, calling_ae="NOBODY"), "the allow-list holds over TLS, too"
     node.wait_for_refusal("caller")
 
 
@@ -134,43 +130,31 @@ def test_a_caller_without_a_good_certificate_stops_no_other(
     assert echo(node, authority, scanner)
 
 
-@pytest.mark.parametrize("said", [b"", b"\x16\3\1"], ids=["nothing", "the beginning of a handshake"])
-def test_who_makes_no_handshake_holds_nobody_up_and_is_refused_in_time(
-    tmp_path: Path, tls: ServerTlsSettings, authority: Authority, scanner: Identity, said: bytes
-) -> None:
-    with (
-        listening(tmp_path / "data", settings=ListenerSettings(tls=tls), request_seconds=2.0) as node,
-        connect(tls_port(node)) as silent,
-    ):
-        silent.sendall(said)
-
-        assert echo(node, authority, scanner)
-        node.wait_for_refusal("tls")
-        assert silent.recv(1) == b""
-
-
 HELLO_1_1 = bytes.fromhex("160301002f 0100002b 0302") + bytes(32) + bytes.fromhex("00 0004 c013002f 0100")
 
 
 @pytest.mark.parametrize(
-    ("said", "alert"),
-    [
-        (b"\x01\0\0\0\0\xcd" + bytes(205), None),
-        (b"GET / HTTP/1.1\r\n\r\n", None),
-        (HELLO_1_1, 70),  # RFC 5246 7.2.2: protocol_version
-    ],
-    ids=["plain DICOM", "HTTP", "TLS 1.1"],
+    "said",
+    [b"", b"\x16\3\1", b"\x01\0\0\0\0\xcd" + bytes(205), b"GET / HTTP/1.1\r\n\r\n", HELLO_1_1],
+    ids=["nothing", "the beginning of a handshake", "plain DICOM", "HTTP", "TLS 1.1"],
 )
-def test_who_speaks_no_good_tls_is_refused(
-    node: Node, authority: Authority, scanner: Identity, said: bytes, alert: int | None
+def test_who_makes_no_good_handshake_holds_nobody_up_and_is_refused_in_time(
+    tmp_path: Path, tls: ServerTlsSettings, authority: Authority, scanner: Identity, said: bytes
 ) -> None:
-    with connect(tls_port(node)) as odd:
+    with (
+        listening(tmp_path / "data", settings=ListenerSettings(tls=tls), request_seconds=2.0) as node,
+        connect(tls_port(node)) as odd,
+    ):
         odd.sendall(said)
+
+        assert echo(node, authority, scanner)
         node.wait_for_refusal("tls")
         answer = odd.recv(1000)
 
-    assert alert is None or (answer[0], answer[-1]) == (0x15, alert)
-    assert echo(node, authority, scanner)
+    if said in (b"", b"\x16\3\1"):
+        assert answer == b""
+    if said == HELLO_1_1:
+        assert (answer[0], answer[-1]) == (0x15, 70)  # RFC 5246 7.2.2: protocol_version
 
 
 def test_tls_1_3_is_preferred_and_weak_ciphers_are_refused(node: Node, authority: Authority, scanner: Identity) -> None:
@@ -203,46 +187,29 @@ def test_every_side_of_a_connection_offers_only_what_bcp_195_recommends(tls: Ser
         assert {str(each["name"]) for each in context.get_ciphers() if each["protocol"] == "TLSv1.2"} == RFC_9325
 
 
-def test_files_that_do_not_fit_are_told_once_and_so_are_those_that_do(tls: ServerTlsSettings) -> None:
-    served, good = ServerTls("listener", tls), tls.key.read_bytes()
-    with capture_logs() as said:
-        for key in (b"no key", good):
-            tls.key.write_bytes(key)
-            contexts = {served.context() for _ in range(3)}
-            assert len(contexts) == 1
-
-    assert [(line["event"], line["name"]) for line in said] == [
-        ("certificate.refused", "listener"), ("certificate.reloaded", "listener")
-    ]  # fmt: skip
-
-
 def test_renewed_files_are_used_without_a_restart_once_they_fit(
-    node: Node, authority: Authority, scanner: Identity, tls: ServerTlsSettings
+    node: Node, authority: Authority, scanner: Identity, tls: ServerTlsSettings, tmp_path: Path
 ) -> None:
     before = handshake(node, authority, scanner)
-    renewed = authority.issue("renewed", days=30)
+    renewed, other = authority.issue("renewed", days=30), Authority.found(tmp_path / "other")
 
-    shutil.copy(renewed.certificate, tls.certificate)
-    assert handshake(node, authority, scanner) == before
-    tls.ca.unlink()
-    assert handshake(node, authority, scanner) == before
+    with capture_logs() as said:
+        shutil.copy(renewed.certificate, tls.certificate)
+        assert handshake(node, authority, scanner) == before
+        tls.ca.unlink()
+        assert handshake(node, authority, scanner) == before
+        shutil.copy(authority.certificate, tls.ca)
+        install(renewed, tls)
+        days = node.count("cxr_certificate_days", name="listener")
+        assert days == pytest.approx(30, abs=0.1), "before anybody calls"
+        assert handshake(node, authority, scanner) != before
+        assert not echo(node, authority, other.issue("scanner"))
+        tls.ca.write_bytes(tls.ca.read_bytes() + other.certificate.read_bytes())
+        assert echo(node, authority, other.issue("scanner")), "an authority that is added counts"
 
-    shutil.copy(authority.certificate, tls.ca)
-    install(renewed, tls)
-    assert node.count("cxr_certificate_days", name="listener") == pytest.approx(30, abs=0.1), "before anybody calls"
-    assert handshake(node, authority, scanner) != before
-
-
-def test_an_authority_that_is_added_counts_without_a_restart(
-    node: Node, authority: Authority, tls: ServerTlsSettings, tmp_path: Path
-) -> None:
-    other = Authority.found(tmp_path / "other")
-    caller = other.issue("scanner")
-    assert not echo(node, authority, caller)
-
-    tls.ca.write_bytes(tls.ca.read_bytes() + other.certificate.read_bytes())
-
-    assert echo(node, authority, caller)
+    told = [(line["event"], line["name"]) for line in said if line["event"].startswith("certificate.")]
+    kinds = ("certificate.refused", "certificate.refused", "certificate.reloaded", "certificate.reloaded")
+    assert told == [(kind, "listener") for kind in kinds]
 
 
 def test_missing_or_wrong_tls_files_are_named_before_the_start(
@@ -250,6 +217,10 @@ def test_missing_or_wrong_tls_files_are_named_before_the_start(
 ) -> None:
     settings = replace(settings_for(tmp_path, archive_port=4242), listener=ListenerSettings(tls=tls))
     check_files(settings)
+    own = TlsSettings(ca=tls.ca, certificate=tls.certificate, key=tls.key)
+    assert [*mistakes_in("destinations.pacs.tls", own)] == []
+    [mistake] = mistakes_in("destinations.pacs.tls", replace(own, key=scanner.key))
+    assert mistake.startswith("destinations.pacs.tls: ca, certificate and key cannot be used together (")
 
     shutil.copy(scanner.key, tls.key)
     assert mistakes(settings) == [
@@ -259,16 +230,6 @@ def test_missing_or_wrong_tls_files_are_named_before_the_start(
     assert mistakes(settings)[0].startswith("listener.tls: ca, certificate and key cannot be used together (")
     tls.certificate.unlink()
     assert mistakes(settings) == [f"listener.tls.certificate: {tls.certificate} does not exist; correct the path"]
-
-
-def test_a_certificate_that_is_shown_to_a_destination_has_to_fit_its_key(
-    scanner: Identity, tls: ServerTlsSettings
-) -> None:
-    fits = TlsSettings(ca=tls.ca, certificate=tls.certificate, key=tls.key)
-
-    assert [*mistakes_in("destinations.pacs.tls", fits)] == []
-    [mistake] = mistakes_in("destinations.pacs.tls", replace(fits, key=scanner.key))
-    assert mistake.startswith("destinations.pacs.tls: ca, certificate and key cannot be used together (")
 
 
 @pytest.mark.parametrize(
@@ -308,13 +269,3 @@ def test_a_key_with_a_password_is_refused_and_never_asked_for(tls: ServerTlsSett
 
     with pytest.raises(OSError, match=r"(?i)bad|decrypt|password|pem"):
         ServerTls("listener", tls)
-
-
-def test_a_listener_that_closes_leaves_nobody_waiting(tmp_path: Path, tls: ServerTlsSettings) -> None:
-    with listening(tmp_path / "data", settings=ListenerSettings(tls=tls)) as node:
-        silent = connect(tls_port(node))
-
-    silent.settimeout(60)
-    with pytest.raises(OSError):  # nobody listens any more
-        socket.create_connection((peers.LOOPBACK, tls_port(node)), timeout=60)
-    silent.close()

@@ -33,7 +33,7 @@ from tests.node.net.test_tls import call
 from tests.support import films, peers
 from tests.support.certificates import Authority
 from tests.support.listening import TESTER, Node, listening
-from tests.support.peers import ReceivingArchive, wait_until
+from tests.support.peers import LOOPBACK, ReceivingArchive, wait_until
 from tests.support.service import Service, settings_for
 
 VERIFICATION = "1.2.840.10008.1.1"
@@ -47,27 +47,32 @@ SYNTAXES = ["", *".1 .1.99 .2 .4.50 .4.51 .4.57 .4.70 .4.80 .4.81 .4.90 .4.91 .4
 """Of films, by their ends (PS3.6 A)."""
 
 
-def associate(node: Node, *contexts: PresentationContext) -> Association:
-    return AE(ae_title="TESTER").associate(peers.LOOPBACK, node.listener.port, ae_title="CHEX", contexts=list(contexts))
+def associate(node: Node, *contexts: PresentationContext, calling_ae: str = "TESTER") -> Association:
+    return AE(ae_title=calling_ae).associate(LOOPBACK, node.listener.port, ae_title="CHEX", contexts=list(contexts))
 
 
-def test_success_means_the_bytes_are_on_disk_as_sent(node: Node) -> None:
-    film = films.thumbnail()
+def test_success_means_the_bytes_are_on_disk_as_sent_and_who_sent_them(node: Node) -> None:
+    film, events = films.thumbnail(), list[Mapping[str, object]]()
     sent = encode(film, is_implicit_vr=False, is_little_endian=True)
 
-    assert peers.send(film, port=node.listener.port) == 0x0000
+    with log.observed(events.append):
+        assert peers.send(film, port=node.listener.port) == 0x0000
 
     (instance,) = node.spool.instances(film.StudyInstanceUID)
     assert sent is not None
     assert instance.path.read_bytes().endswith(sent)
     assert instance.sha256 == hashlib.sha256(sent).hexdigest()
     assert node.told == [film.StudyInstanceUID]
+    meta = dcmread(instance.path).file_meta
+    assert (meta.SourceApplicationEntityTitle, meta.ReceivingApplicationEntityTitle) == ("TESTER", "CHEX")
+    assert meta.MediaStorageSOPClassUID == film.SOPClassUID
+    (told,) = (event for event in events if event["event"] == "instance.kept")
+    assert (told["calling_aet"], told["host"]) == ("TESTER", LOOPBACK)
 
 
-@pytest.mark.parametrize("changes", [{"PatientName": "Another^Name"}, {}])
-def test_a_uid_of_two_studies_is_reported_without_patient_data(node: Node, changes: dict[str, object]) -> None:
+def test_a_uid_of_two_studies_is_reported_without_patient_data(node: Node) -> None:
     film, events = films.thumbnail(), list[Mapping[str, object]]()
-    study, again = film.StudyInstanceUID, films.changed(deepcopy(film), {**changes, "StudyInstanceUID": "1.2.3"})
+    study, again = film.StudyInstanceUID, films.thumbnail({"PatientName": "Another^Name", "StudyInstanceUID": "1.2.3"})
 
     with log.observed(events.append):
         for sent in (film, film, again, again, film):
@@ -78,21 +83,6 @@ def test_a_uid_of_two_studies_is_reported_without_patient_data(node: Node, chang
     assert node.metrics.registry.get_sample_value("cxr_instances_total", {"outcome": "doubled"}) == 1
     assert node.told.count("1.2.3") == 2  # it is read, too
     assert "Another" not in str(events)
-
-
-def test_the_file_tells_who_sent_it_to_whom(node: Node) -> None:
-    film, events = films.thumbnail(), list[Mapping[str, object]]()
-    with log.observed(events.append):
-        peers.send(film, port=node.listener.port)
-
-    (told,) = (event for event in events if event["event"] == "instance.kept")
-    assert (told["calling_aet"], told["host"]) == ("TESTER", peers.LOOPBACK)
-    kept = dcmread(node.spool.instances(film.StudyInstanceUID)[0].path)
-
-    assert kept.file_meta.SourceApplicationEntityTitle == "TESTER"
-    assert kept.file_meta.ReceivingApplicationEntityTitle == "CHEX"
-    assert kept.file_meta.MediaStorageSOPClassUID == film.SOPClassUID
-    assert kept.PixelData == film.PixelData
 
 
 def test_the_same_film_twice_is_acknowledged_twice_and_kept_once(node: Node) -> None:
@@ -109,13 +99,13 @@ def test_the_same_film_twice_is_acknowledged_twice_and_kept_once(node: Node) -> 
     assert node.count("cxr_step_duration_seconds_count", step="receive") == 2
 
 
-def test_nobody_is_let_in_while_the_disk_cannot_be_asked(tmp_path: Path) -> None:
-    with listening(tmp_path / "data") as node:
-        shutil.rmtree(tmp_path / "data")
-
-        assert associate(node, build_context(VERIFICATION)).is_rejected
-        assert node.count("cxr_associations_refused_total", reason="disk") == 1
-        assert node.count("cxr_associations_open") == 0
+def test_nobody_is_let_in_while_the_disk_cannot_be_asked_or_is_below_its_reserve(tmp_path: Path) -> None:
+    with listening(tmp_path / "gone") as gone, listening(tmp_path / "full", min_free_mib=10**9) as full:
+        shutil.rmtree(tmp_path / "gone")
+        for node in (gone, full):
+            assert associate(node, build_context(VERIFICATION)).is_rejected
+            assert node.count("cxr_associations_refused_total", reason="disk") == 1
+            assert node.count("cxr_associations_open") == 0
 
 
 def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> None:
@@ -131,14 +121,13 @@ def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> Non
     assert dcmread(instance.path).file_meta.MediaStorageSOPClassUID == PRIVATE
 
 
-@pytest.mark.parametrize("end", SYNTAXES)
-def test_every_transfer_syntax_of_films_is_accepted(node: Node, end: str) -> None:
-    syntax = f"1.2.840.10008.1.2{end}"
-    association = associate(node, build_context(CHEST_FILM, syntax))
+def test_every_transfer_syntax_of_films_is_accepted(node: Node) -> None:
+    syntaxes = [f"1.2.840.10008.1.2{end}" for end in SYNTAXES]
+    association = associate(node, *(build_context(CHEST_FILM, syntax) for syntax in syntaxes))
     accepted = [context.transfer_syntax for context in association.accepted_contexts]
     association.release()
 
-    assert accepted == [[syntax]]
+    assert accepted == [[syntax] for syntax in syntaxes]
 
 
 def test_an_object_without_a_study_is_refused(node: Node) -> None:
@@ -196,26 +185,22 @@ def test_one_association_too_many_is_rejected_and_counted(tmp_path: Path) -> Non
         assert peers.send(films.thumbnail(), port=node.listener.port) == 0x0000
 
 
-@pytest.mark.parametrize(("priority", "is_stat"), [(0, False), (1, True), (2, False)])
-def test_a_request_of_high_priority_makes_its_study_urgent(node: Node, priority: int, is_stat: bool) -> None:
-    film = films.thumbnail()
-    association = associate(node, build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID))
-
-    assert association.send_c_store(film, priority=priority).Status == 0x0000
-    association.release()
-
-    assert node.spool.is_stat(film.StudyInstanceUID) is is_stat
-
-
-def test_every_film_of_a_stat_caller_makes_its_study_urgent(tmp_path: Path) -> None:
-    emergency = Caller(ae_title="EMERGENCY", hosts=("127.0.0.1",), priority="stat")
-    film = films.thumbnail()
+@pytest.mark.parametrize(
+    ("calling_ae", "priorities", "is_stat"),
+    [("TESTER", [0, 2], False), ("TESTER", [0, 1], True), ("EMERGENCY", [0], True)],
+)
+def test_a_request_of_high_priority_or_a_stat_caller_makes_its_study_urgent(
+    tmp_path: Path, calling_ae: str, priorities: list[int], is_stat: bool
+) -> None:
+    emergency, film = Caller(ae_title="EMERGENCY", hosts=("127.0.0.1",), priority="stat"), films.thumbnail()
+    context = build_context(film.SOPClassUID, film.file_meta.TransferSyntaxUID)
     with listening(tmp_path, settings=ListenerSettings(callers=(TESTER, emergency))) as node:
-        peers.send(film, port=node.listener.port)
-        assert not node.spool.is_stat(film.StudyInstanceUID)
+        association = associate(node, context, calling_ae=calling_ae)
+        for priority in priorities:  # of the film, and of the film again
+            assert association.send_c_store(film, priority=priority).Status == 0x0000
+        association.release()
 
-        peers.send(film, port=node.listener.port, calling_ae="EMERGENCY")  # a repeated one, too
-        assert node.spool.is_stat(film.StudyInstanceUID)
+        assert node.spool.is_stat(film.StudyInstanceUID) is is_stat
 
 
 SENDERS = 20
@@ -245,12 +230,6 @@ def test_twenty_senders_hear_of_a_full_disk_and_succeed_later(tmp_path: Path) ->
             association.release()
 
 
-def test_nobody_is_let_in_below_the_reserve_of_the_disk(tmp_path: Path) -> None:
-    with listening(tmp_path, min_free_mib=10**9) as node:
-        assert peers.send(films.thumbnail(), port=node.listener.port) is None
-        assert node.count("cxr_associations_refused_total", reason="disk") == 1
-
-
 def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path) -> None:
     authority = Authority.found(tmp_path / "authority")
     own, scanner = authority.issue("node"), authority.issue("scanner")
@@ -265,7 +244,7 @@ def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path) -> None
         with Service(settings) as service:
             tls_port = int(str(service.logged("service.ready")[0]["tls_port"]))
             assert call(tls_port, authority, scanner)
-            probes = f"http://{peers.LOOPBACK}:{service.logged('service.ready')[0]['probe_port']}"
+            probes = f"http://{LOOPBACK}:{service.logged('service.ready')[0]['probe_port']}"
             answers = [httpx2.get(f"{probes}{path}") for path in ("/live", "/ready", "/metrics", "/", "/login")]
             assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404]
             assert peers.send(film, port=service.dicom_port) == 0x0000
