@@ -50,12 +50,7 @@ def framings(draw: st.DrawFn) -> Framing:
 def unit_boxes(draw: st.DrawFn) -> tuple[float, float, float, float]:
     """Boxes inside the unit square, wide enough to be a pixel of the smallest film."""
     width, height = draw(st.floats(1 / 32, 1.0)), draw(st.floats(1 / 32, 1.0))
-    return (
-        width / 2 + draw(UNIT) * (1 - width),
-        height / 2 + draw(UNIT) * (1 - height),
-        width,
-        height,
-    )
+    return (width / 2 + draw(UNIT) * (1 - width), height / 2 + draw(UNIT) * (1 - height), width, height)
 
 
 @given(framings(), unit_boxes())
@@ -63,6 +58,7 @@ def test_boxes_survive_the_way_to_the_film_and_back(framing: Framing, unit: tupl
     box = framing.to_image(unit)
 
     assert framing.to_unit(box) == pytest.approx(unit, rel=1e-6, abs=1e-9)
+    assert framing.to_unit(framing.analyzed) == pytest.approx((0.5, 0.5, 1.0, 1.0), abs=1e-6)
 
 
 @given(framings(), st.tuples(*[st.floats(-2.0, 3.0)] * 2, *[st.floats(0.0, 3.0)] * 2))
@@ -73,11 +69,6 @@ def test_every_box_ends_inside_the_film_and_stays_visible(
 
     assert 0 <= box.left <= box.right - 0.999 and box.right <= framing.columns
     assert 0 <= box.top <= box.bottom - 0.999 and box.bottom <= framing.rows
-
-
-@given(framings())
-def test_the_unit_square_maps_to_the_analyzed_square(framing: Framing) -> None:
-    assert framing.to_unit(framing.analyzed) == pytest.approx((0.5, 0.5, 1.0, 1.0), abs=1e-6)
 
 
 @pytest.mark.parametrize("turn", TURNS)
@@ -100,44 +91,34 @@ def test_a_box_around_one_pixel_is_that_pixel_of_the_stored_film(
 
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize(
-    ("left", "right", "side"),
+    ("middle", "left", "right", "side"),
     [
-        (0.1, 0.4, Side.RIGHT),
-        (0.1, 0.54, Side.RIGHT),
-        (0.1, 0.56, None),
-        (0.46, 0.9, Side.LEFT),
-        (0.44, 0.9, None),
-        (0.46, 0.54, None),
-        (0.2, 0.8, None),
+        (None, 0.1, 0.4, Side.RIGHT),
+        (None, 0.1, 0.54, Side.RIGHT),
+        (None, 0.1, 0.56, None),
+        (None, 0.46, 0.9, Side.LEFT),
+        (None, 0.44, 0.9, None),
+        (None, 0.46, 0.54, None),
+        (None, 0.2, 0.8, None),
+        (0.4, 0.1, 0.44, Side.RIGHT),
+        (0.4, 0.1, 0.46, None),
+        (0.4, 0.36, 0.6, Side.LEFT),
+        (0.4, 0.34, 0.6, None),
     ],
 )
-def test_the_side_is_that_of_the_patient_who_faces_the_viewer(
-    turn: Turn, left: float, right: float, side: Side | None
+def test_the_side_is_that_of_the_patient_who_faces_the_viewer_and_goes_by_the_middle_of_the_patient(
+    turn: Turn, middle: float | None, left: float, right: float, side: Side | None
 ) -> None:
     upright = (900, 1000) if turn.transpose else (1000, 900)
     framing = Framing(columns=1000, rows=900, square=central(*upright), turn=turn)
+    framing = framing if middle is None else framing.about(middle)
     box = framing.to_image(((left + right) / 2, 0.5, right - left, 0.3))
 
     assert side_of(box, framing) is side
 
 
-@pytest.mark.parametrize("turn", TURNS)
-@pytest.mark.parametrize(
-    ("left", "right", "side"),
-    [(0.1, 0.44, Side.RIGHT), (0.1, 0.46, None), (0.36, 0.6, Side.LEFT), (0.34, 0.6, None)],
-)
-def test_the_side_goes_by_the_middle_of_the_patient(turn: Turn, left: float, right: float, side: Side | None) -> None:
-    upright = (900, 1000) if turn.transpose else (1000, 900)
-    framing = Framing(columns=1000, rows=900, square=central(*upright), turn=turn).about(0.4)
-    box = framing.to_image(((left + right) / 2, 0.5, right - left, 0.3))
-
-    assert side_of(box, framing) is side
-
-
-@pytest.mark.parametrize("edges", [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 11, 5), (0, 0, 5, 21)])
-def test_a_box_that_leaves_the_film_is_told_its_size(edges: tuple[float, float, float, float]) -> None:
-    left, top, right, bottom = edges
-    box = Box(left=left, top=top, right=right, bottom=bottom)
-
-    assert leaving(box, columns=10, rows=20) == "the box leaves the film, which has 10 x 20 pixels"
+def test_a_box_that_leaves_the_film_is_told_its_size() -> None:
+    for left, top, right, bottom in ((-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 11, 5), (0, 0, 5, 21)):
+        said = leaving(Box(left=left, top=top, right=right, bottom=bottom), columns=10, rows=20)
+        assert said == "the box leaves the film, which has 10 x 20 pixels"
     assert leaving(Box(left=0, top=0, right=10, bottom=20), columns=10, rows=20) is None

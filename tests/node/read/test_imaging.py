@@ -35,11 +35,6 @@ from tests.support import films, samples
 from tests.support.decoded import load, picture_of, refusal, stored_picture
 
 
-@pytest.fixture(scope="module")
-def small_file() -> bytes:
-    return films.file_bytes(films.ramp())
-
-
 def saved(tmp_path: Path, content: bytes) -> Path:
     path = tmp_path / "film.dcm"
     path.write_bytes(content)
@@ -79,6 +74,7 @@ def test_lossless_encodings_change_nothing(syntax: UID, gray: str, bits: int, si
         "chest/CR-MONO1-10-chest_headerless.dcm",
         "chest/nih_google_dx_sc.dcm",
         "not_chest/RG2_hip_JPEGlossless.dcm",
+        "not_chest/MG1_JPEGext12.dcm",
         "not_chest/RG3_extremityAP_MONO1_JPEGLS.dcm",
         "not_chest/CT2_RLE.dcm",
     ],
@@ -89,14 +85,6 @@ def test_other_real_films_decode(name: str, gray: str) -> None:
 
     assert film.gray.min() >= 0 and film.gray.max() <= 1
     assert film.gray.std() > 0.1
-
-
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("bits", range(8, 17))
-def test_every_bit_depth_shows_the_same_film(bits: int, signed: bool) -> None:
-    expected = load(films.thumbnail()).gray
-
-    assert np.abs(load(films.at_depth(bits, signed=signed)).gray - expected).max() < 1.2 / 2 ** (bits - 1)
 
 
 @pytest.mark.parametrize("signed", [False, True])
@@ -147,6 +135,12 @@ def test_without_a_frontal_orientation_no_side_is_known(orientation: object) -> 
     assert load(film).framing.turn == Turn()
 
 
+def padding() -> Dataset:
+    film = films.constant(7)
+    film.add_new("PixelPaddingValue", "US", 7)
+    return film
+
+
 def empty_in_the_square() -> Dataset:
     """A film that shows something outside the square alone that the network sees."""
     pixels = np.full((300, 100), 5000)
@@ -154,24 +148,10 @@ def empty_in_the_square() -> Dataset:
     return films.with_pixels(films.thumbnail(), pixels, bits=15)
 
 
-def all_padding() -> Dataset:
-    film = films.with_pixels(films.thumbnail(), np.full((100, 100), 7), bits=15)
-    film.add_new("PixelPaddingValue", "US", 7)
-    return film
-
-
-BLANK: dict[str, Callable[[], Dataset]] = {
-    "zeros": lambda: films.constant(0),
-    "one value": lambda: films.constant(5000),
-    "an empty square": empty_in_the_square,
-    "padding": all_padding,
-}
-
-
 @pytest.mark.parametrize("gray", ["voi", "mimic_jpg"])
-@pytest.mark.parametrize("case", BLANK)
-def test_a_film_without_contrast_where_it_is_read_is_blank(case: str, gray: str) -> None:
-    assert refusal(BLANK[case](), gray) == Reason.BLANK
+@pytest.mark.parametrize("film", [films.constant, lambda: films.constant(5000), padding, empty_in_the_square])
+def test_a_film_without_contrast_where_it_is_read_is_blank(film: Callable[[], Dataset], gray: str) -> None:
+    assert refusal(film(), gray) == Reason.BLANK
 
 
 @pytest.mark.parametrize(
@@ -190,10 +170,12 @@ def test_a_header_that_does_not_fit_its_pixels_is_refused(changes: dict[str, obj
     assert refusal(films.thumbnail(changes)) == Reason.UNDECODABLE
 
 
-def test_an_unknown_transfer_syntax_is_refused() -> None:
+def test_an_unknown_transfer_syntax_or_gray_mode_is_refused() -> None:
     film = films.thumbnail()
-    film.file_meta.TransferSyntaxUID = UID("1.2.3.4.5")
+    with pytest.raises(ConfigError, match="voi"):  # a mistake of the settings
+        load(film, "sepia")
 
+    film.file_meta.TransferSyntaxUID = UID("1.2.3.4.5")
     assert refusal(film) == Reason.UNDECODABLE
 
 
@@ -208,39 +190,10 @@ def test_a_codestream_of_another_size_or_of_noise_is_refused(syntax: UID) -> Non
     assert refusal(noise) in (Reason.UNDECODABLE, Reason.BLANK)
 
 
-def test_an_unknown_gray_mode_is_a_mistake_of_the_settings() -> None:
-    with pytest.raises(ConfigError, match="voi"):
-        load(films.thumbnail(), "sepia")
-
-
 def test_a_bare_dataset_is_read(tmp_path: Path) -> None:
     path = saved(tmp_path, films.headerless_bytes(films.thumbnail()))
 
     assert np.array_equal(load(path).gray, load(films.thumbnail()).gray)
-
-
-def test_a_header_knows_of_its_pixels_without_holding_them(tmp_path: Path) -> None:
-    path = saved(tmp_path, films.file_bytes(films.thumbnail()))
-    header = read_header(path)
-
-    path.unlink()
-
-    assert "PixelData" in header
-    assert header.PatientID == films.thumbnail().PatientID
-    with pytest.raises(OSError, match="missing"):
-        assert header.PixelData
-
-
-@pytest.mark.parametrize("syntax", [None, JPEG2000Lossless])
-@pytest.mark.parametrize("share", [0.6, 0.99])
-def test_a_truncated_file_keeps_its_header_and_fails_decoding(syntax: UID | None, share: float, tmp_path: Path) -> None:
-    film = films.compressed(films.thumbnail(), syntax) if syntax else films.thumbnail()
-    content = films.file_bytes(film)
-    path = saved(tmp_path, content[: int(len(content) * share)])
-
-    assert read_header(path).SOPInstanceUID == film.SOPInstanceUID
-    assert "PixelData" in read_header(path)
-    assert refusal(path) == Reason.UNDECODABLE
 
 
 @pytest.mark.parametrize(
@@ -253,10 +206,8 @@ def test_a_file_that_is_no_dicom_is_refused(content: bytes, tmp_path: Path) -> N
 
 
 @given(data=st.data())
-def test_bent_bytes_end_in_a_film_or_a_refusal(
-    small_file: bytes, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    content = bytearray(small_file)
+def test_bent_bytes_end_in_a_film_or_a_refusal(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    content = bytearray(films.file_bytes(films.ramp()))
     for at in data.draw(st.lists(st.integers(128, 2400), min_size=1, max_size=6)):
         content[at] = data.draw(st.integers(0, 255))
     path = saved(tmp_path_factory.getbasetemp(), bytes(content))
@@ -272,10 +223,7 @@ def deflated(path: Path, content: bytes, *, has_preamble: bool = True) -> Path:
     film = films.ramp()
     film.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
     whole = films.file_bytes(film)
-    syntax = whole.index(DeflatedExplicitVRLittleEndian.encode())
-    meta_end = 144 + int.from_bytes(whole[140:144], "little")
-    assert syntax < meta_end
-    path.write_bytes(whole[0 if has_preamble else 132 : meta_end] + content)
+    path.write_bytes(whole[0 if has_preamble else 132 : -len(films.body_of(whole))] + content)
     return path
 
 
@@ -327,33 +275,10 @@ def test_a_machine_without_memory_says_nothing_about_the_film(
 
 
 def without_window() -> Dataset:
-    film = films.rg1()
-    for keyword in ("WindowCenter", "WindowWidth", "VOILUTSequence"):
-        if keyword in film:
-            delattr(film, keyword)
-    return film
+    return films.changed(films.rg1(), {"WindowCenter": None, "WindowWidth": None, "VOILUTSequence": None})
 
 
-def with_graphics() -> Dataset:
-    film = films.thumbnail()
-    rows, columns = film.Rows, film.Columns
-    film.ShutterShape, film.ShutterPresentationValue = "RECTANGULAR", 0
-    film.ShutterLeftVerticalEdge, film.ShutterRightVerticalEdge = 5, columns - 5
-    film.ShutterUpperHorizontalEdge, film.ShutterLowerHorizontalEdge = 5, rows - 5
-    bits = np.zeros((rows, columns), np.uint8)
-    bits[rows // 2 :] = 1
-    packed = np.packbits(bits, bitorder="little").tobytes()
-    for element, vr, value in (
-        *((0x10, "US", rows), (0x11, "US", columns), (0x40, "CS", "G"), (0x50, "SS", [1, 1])),
-        *((0x100, "US", 1), (0x102, "US", 0), (0x3000, "OW", packed + b"\0" * (len(packed) % 2))),
-    ):
-        film.add_new((0x6000, element), vr, value)
-    return film
-
-
-@pytest.mark.parametrize(
-    "film", [films.rg1, films.thumbnail, without_window, with_graphics], ids=lambda film: film.__name__
-)
+@pytest.mark.parametrize("film", [films.rg1, films.thumbnail, without_window])
 def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[], Dataset]) -> None:
     stored = stored_picture(film())
 
@@ -364,12 +289,7 @@ def test_a_reading_makes_the_thumbnail_of_the_film_as_displayed(film: Callable[[
     assert (read.step, read.stretch) == (again.step, again.stretch) == (shown.step, stored.stretch)
     assert np.array_equal(read.gray, again.gray)
     assert np.array_equal(read.gray, shown.gray)
-
-
-def test_the_thumbnail_of_a_long_strip_is_small() -> None:
-    strip = np.zeros((511, 65_535), np.uint8)
-
-    assert samples.thumbnail_of(strip).gray.size < 2**21
+    assert samples.thumbnail_of(np.zeros((511, 65_535), np.uint8)).gray.size < 2**21, "that of a long strip is small"
 
 
 def test_a_kept_thumbnail_is_taken_once_and_the_oldest_of_many_is_dropped() -> None:
