@@ -55,19 +55,18 @@ def program(path: Path, text: str) -> None:
 WRITING = 'while [ "$1" != --output-file ]; do shift; done; echo "tiny==1.0 --hash=sha256:aa" >"$2"'
 
 
+def run(project: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    path = f"{project / 'programs'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return subprocess.run(
+        command, cwd=project, env={"PATH": path, **environment}, capture_output=True, text=True, timeout=120
+    )
+
+
 def look_up(project: Path, *, docker: str) -> subprocess.CompletedProcess[str]:
     """Run the script of `make digests` with a docker, and an index that has the package."""
     program(project / "programs" / "docker", docker)
     program(project / "programs" / "uv", WRITING)
-    path = f"{project / 'programs'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        ["sh", "deploy/image/digests.sh"],
-        cwd=project,
-        env={"PATH": path, "GRAFANA_TAG": f"12@{DIGEST}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run(project, "sh", "deploy/image/digests.sh", GRAFANA_TAG=f"12@{DIGEST}")
 
 
 def test_digests_are_arguments_that_compose_takes(project: Path) -> None:
@@ -123,8 +122,7 @@ def test_an_audit_says_that_it_did_not_run(pip_audit: str, said: str | None, pro
     program(project / ".venv" / "bin" / "pip-audit", pip_audit)
     (project / ".venv" / "installed-cpu-test").touch()
 
-    command = ["make", "--file", str(REPOSITORY / "Makefile"), "audit"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60)
+    done = run(project, "make", "--file", str(REPOSITORY / "Makefile"), "audit")
 
     assert (done.returncode == 0) == (said is None), done.stderr
     assert said is None or said in done.stderr
@@ -133,16 +131,10 @@ def test_an_audit_says_that_it_did_not_run(pip_audit: str, said: str | None, pro
 def test_the_image_takes_what_has_a_hash_and_nothing_else(project: Path) -> None:
     program(project / "programs" / "python3", 'echo "$@"')
 
-    def installed() -> list[str]:
-        """What the script of the Dockerfile has Python do."""
-        command = ["sh", "deploy/image/install.sh", "cpu", "/opt/venv"]
-        path = f"{project / 'programs'}:{os.environ['PATH']}"
-        done = subprocess.run(command, cwd=project, env={"PATH": path}, capture_output=True, text=True, timeout=120)
-        return done.stdout.splitlines()
-
-    plain = installed()
+    install = ("sh", "deploy/image/install.sh", "cpu", "/opt/venv")  # the script of the Dockerfile
+    plain = run(project, *install).stdout.splitlines()
     (project / "deploy" / "image" / "cpu.txt").touch()
-    pinned = installed()
+    pinned = run(project, *install).stdout.splitlines()
 
     pip = "-m pip --python /opt/venv/bin/python install --no-cache-dir"
     assert plain == [f"{pip} --constraint constraints.txt --editable .[cpu]"]

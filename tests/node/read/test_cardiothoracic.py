@@ -229,7 +229,7 @@ def mirrored(film: Dataset) -> Dataset:
         ("real", False, False, None),
         ("real", True, True, Incomparable.UNMEASURED),
         ("any", False, False, None),
-        ("any", True, True, Incomparable.UNMEASURED),
+        ("any", True, True, None),
         ("phantoms", False, True, None),
     ],
 )

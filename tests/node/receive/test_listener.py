@@ -108,26 +108,20 @@ def test_nobody_is_let_in_while_the_disk_cannot_be_asked_or_is_below_its_reserve
             assert node.count("cxr_associations_open") == 0
 
 
-def test_private_and_retired_storage_classes_are_accepted_too(node: Node) -> None:
+def test_private_and_retired_storage_classes_and_every_transfer_syntax_of_films_are_accepted(node: Node) -> None:
     taken, own = [VERIFICATION, CHEST_FILM, RETIRED_ULTRASOUND, NEWER, PRIVATE], generate_uid()
-    association = associate(node, *map(build_context, [*taken, own, STORAGE_COMMITMENT, QUERY]))
-    accepted = {str(context.abstract_syntax) for context in association.accepted_contexts}
+    syntaxes = [f"1.2.840.10008.1.2{end}" for end in SYNTAXES]
+    asked = [*taken, own, STORAGE_COMMITMENT, QUERY]
+    association = associate(node, *map(build_context, asked), *(build_context(CHEST_FILM, each) for each in syntaxes))
+    accepted = [(str(each.abstract_syntax), each.transfer_syntax) for each in association.accepted_contexts]
     association.release()
 
-    assert accepted == {*taken, own}
+    assert {uid for uid, _ in accepted} == {*taken, own}
+    assert [found for _, found in accepted[-len(syntaxes) :]] == [[syntax] for syntax in syntaxes]
     odd = films.of_class(films.thumbnail(), UID(PRIVATE))
     assert peers.send(odd, port=node.listener.port) == 0x0000
     (instance,) = node.spool.instances(odd.StudyInstanceUID)
     assert dcmread(instance.path).file_meta.MediaStorageSOPClassUID == PRIVATE
-
-
-def test_every_transfer_syntax_of_films_is_accepted(node: Node) -> None:
-    syntaxes = [f"1.2.840.10008.1.2{end}" for end in SYNTAXES]
-    association = associate(node, *(build_context(CHEST_FILM, syntax) for syntax in syntaxes))
-    accepted = [context.transfer_syntax for context in association.accepted_contexts]
-    association.release()
-
-    assert accepted == [[syntax] for syntax in syntaxes]
 
 
 def test_an_object_without_a_study_is_refused(node: Node) -> None:
