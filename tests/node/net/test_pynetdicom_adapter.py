@@ -13,15 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pynetdicom import AE
 from pynetdicom.association import Association
-from pynetdicom.dimse_messages import C_STORE_RQ
-from pynetdicom.dimse_primitives import C_STORE
+from pynetdicom.dimse_primitives import C_ECHO
 from pynetdicom.pdu import P_DATA_TF
-from pynetdicom.pdu_primitives import P_DATA
 
 from node.net import pynetdicom_adapter
 from node.net.pynetdicom_adapter import MessageProvider, fragments
 from tests.paths import REPOSITORY
 from tests.repository.test_architecture import name_of, parsed, python_files
+from tests.support import pdus
 
 ADAPTER = "node/net/pynetdicom_adapter.py"
 
@@ -58,27 +57,9 @@ def pdu_of(items: Sequence[tuple[int, bytes]]) -> bytes:
     return bytes([4, 0]) + len(content).to_bytes(4, "big") + content
 
 
-def command() -> P_DATA:
-    """The command of a C-STORE request in context 1."""
-    request = C_STORE()
-    request.MessageID, request.Priority = 1, 2
-    request.AffectedSOPClassUID, request.AffectedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.2", "1.2.3"
-    request.DataSet = BytesIO(b"12345678")
-    sent = C_STORE_RQ()
-    sent.primitive_to_message(request)
-    return next(iter(sent.encode_msg(1, 16382)))
-
-
-def answer() -> C_STORE:
-    """The answer to that request."""
-    response = C_STORE()
-    response.MessageIDBeingRespondedTo, response.Status = 1, 0
-    response.AffectedSOPClassUID, response.AffectedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.2", "1.2.3"
-    return response
-
-
 def test_an_association_may_have_any_number_of_small_messages() -> None:
-    told = list[str]()
+    answer, told = C_ECHO(), list[str]()
+    answer.MessageIDBeingRespondedTo, answer.AffectedSOPClassUID, answer.Status = 1, "1.2.840.10008.1.1", 0
     provider = MessageProvider(
         Association(AE(), "acceptor"),
         open_dataset=lambda _command, _context: BytesIO(),
@@ -86,10 +67,9 @@ def test_an_association_may_have_any_number_of_small_messages() -> None:
         on_aborted=told.append,
     )
 
-    for _ in range(2000):
-        provider.take(memoryview(pdu_of(command().presentation_data_value_list)))
-        provider.take(memoryview(pdu_of([(1, b"\2")])))
-        provider.send_msg(answer(), 1)
+    for _ in range(1600):
+        provider.take(memoryview(pdus.echo()))
+        provider.send_msg(answer, 1)
 
     assert told == []
 

@@ -355,17 +355,13 @@ def test_a_picture_nobody_could_read_is_stretched_with_a_note(
     assert answer_to_json(answer)["notes"] == list(notes)
 
 
-def test_a_picture_is_read_from_64_pixels_of_its_shorter_side_whatever_the_case_of_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", ["PNG", "JPEG", "png", "jpg"])
+def test_a_picture_of_few_pixels_or_grays_is_refused(suffix: str, tmp_path: Path) -> None:
     whole = picture_of(film_of({}))
 
-    assert open_film.load(picture_file(tmp_path, whole[:64], suffix="JPEG"), ScriptedReader()).framing.rows == 64
+    assert open_film.load(picture_file(tmp_path, whole[:64], suffix=suffix), ScriptedReader()).framing.rows == 64
     with pytest.raises(InputError, match="a side under 64 pixels"):
-        open_film.load(picture_file(tmp_path, whole[:63], suffix="PNG"), ScriptedReader())
-
-
-@pytest.mark.parametrize("suffix", ["png", "jpg"])
-def test_a_picture_of_a_few_grays_is_refused(suffix: str, tmp_path: Path) -> None:
-    whole = picture_of(film_of({}))
+        open_film.load(picture_file(tmp_path, whole[:63], suffix=suffix), ScriptedReader())
     for few in ((whole > 128) * 255, whole // 20):
         with pytest.raises(InputError, match="name a film"):
             open_film.load(picture_file(tmp_path, few, suffix=suffix), ScriptedReader())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.request
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from models.engines import EngineUnavailable
-from models.engines.opening import ORDER, open_engine, open_first
+from models.engines.opening import ORDER, open_engine
 from node.config import ModelSettings
 from tests.support.service import Service, settings_for
 
@@ -28,17 +27,6 @@ def test_the_order_is_tensorrt_then_the_gpu_then_the_cpu() -> None:
         "onnx-cuda": ("onnx-cuda", "torch-cuda", "onnx"),
         "torch-cuda": ("torch-cuda", "onnx"),
     }
-
-
-def test_a_model_without_float16_graphs_is_told_apart(phantom_model: Path, tmp_path: Path) -> None:
-    bare = Path(shutil.copytree(phantom_model, tmp_path / "model"))
-    for graph in bare.glob("onnx/*.float16.onnx"):
-        graph.unlink()
-
-    opened = open_first(bare, engine="tensorrt", threads=1, engines=tmp_path / "engines")
-
-    assert (opened.fallbacks[0].engine, opened.fallbacks[0].reason) == ("tensorrt", "no_graphs")
-    assert "export.build" in opened.fallbacks[0].message and "--target tensorrt" in opened.fallbacks[0].message
 
 
 @pytest.mark.drill(part="runtimes")
