@@ -51,9 +51,7 @@ def test_prometheus_accepts_its_settings_and_raises_every_alert_in_time_and_not_
 
 
 @pytest.mark.parametrize(("shortest", "longest", "scrapes"), [(5, 10, 1), (1, 4, 4)])
-def test_scrapes_that_fail_now_and_then_delay_no_alert(
-    tmp_path: Path, shortest: int, longest: int, scrapes: int
-) -> None:
+def test_scrapes_that_fail_at_times_delay_no_alert(tmp_path: Path, shortest: int, longest: int, scrapes: int) -> None:
     # A scrape that fails makes every series of the node stale at once; a sample that is only missing, `_`, does not.
     waiting = {name for name, rule in ALERTS.items() if shortest <= minutes(rule.get("for", "0m")) <= longest}
     waiting -= {"CxrNodeDown"}  # Prometheus itself writes `up`

@@ -85,9 +85,7 @@ NODES_OWN = ListenerSettings().max_object_mib
         (512, "1.5Gi", True),
     ],
 )
-def test_two_of_the_largest_objects_fit_a_pods_memory(
-    most_mib: int | None, limit: str | int | None, fits: bool
-) -> None:
+def test_two_of_the_largest_objects_fit_into_memory(most_mib: int | None, limit: str | int | None, fits: bool) -> None:
     listener = {} if most_mib is None else {"max_object_mib": most_mib}
     values = merged(example("cpu"), {"settings": {"listener": listener}, "resources": {"limits": {"memory": limit}}})
 

@@ -338,9 +338,7 @@ def test_a_request_of_two_lengths_closes_the_connection(fields: bytes, before: b
     [(LIVE, False), (b"\0" * 100, False), (b"\x16\3\1\2\0\1\0", True), (b"", True)],
     ids=["plain HTTP", "zeros", "half a hello", "nothing"],
 )
-def test_whoever_speaks_no_tls_gets_nothing(
-    authority: Authority, tls: HttpTlsSettings, said: bytes, is_silent: bool
-) -> None:
+def test_who_speaks_no_tls_is_closed(authority: Authority, tls: HttpTlsSettings, said: bytes, is_silent: bool) -> None:
     with serving(limits=QUICK, tls=tls) as served:
         with served.connect(said) as connection:
             assert not read_to_end(connection).startswith(b"HTTP")

@@ -259,9 +259,7 @@ def test_the_setting_reaches_the_reader(tmp_path: Path, phantom_model: Path) -> 
     assert opened.identity.unmeasured_ratio is True
 
 
-def test_a_film_stored_in_another_way_has_the_same_ratio_about_that_which_is_drawn(
-    tmp_path: Path, reader: RadiographReader
-) -> None:
+def test_a_film_stored_in_another_way_has_the_same_ratio_as_drawn(tmp_path: Path, reader: RadiographReader) -> None:
     film = dicom.film(SEED).dataset
     columns = int(film.Columns)
 

@@ -55,6 +55,7 @@ from tests.support.fakes import ScriptedReader
 
 PROMPTS = prompts.load("chexpert14")
 Changes = Mapping[str, object]
+Elements = list[tuple[int, bytes, bytes]]
 
 
 def table(entries: npt.NDArray[np.integer], *, bits: int, first: int = 0) -> list[Dataset]:
@@ -271,9 +272,7 @@ def test_a_film_that_can_be_read_keeps_its_gray_values_and_is_shown_so(case: str
 @pytest.mark.parametrize("share", [0.2, 0.54, 0.69])
 @pytest.mark.parametrize("is_bright", [False, True])
 @pytest.mark.parametrize("part", ["a film", "lungs at the edge"])
-def test_a_padding_range_that_hides_much_of_a_film_is_ignored(
-    part: str, is_bright: bool, share: float, gray: str
-) -> None:
+def test_a_padding_range_that_hides_much_is_ignored(part: str, is_bright: bool, share: float, gray: str) -> None:
     pixels = 4095 - stored()
     if part == "lungs at the edge":
         rows, columns = pixels.shape
@@ -295,9 +294,7 @@ def test_a_padding_range_that_hides_much_of_a_film_is_ignored(
         pytest.param(slanted, 0, 149, id="noise around a collimated field"),
     ],
 )
-def test_padding_around_the_exposed_field_is_black(
-    pixels: Callable[[], npt.NDArray[np.int64]], low: int, high: int
-) -> None:
+def test_padding_around_the_exposure_is_black(pixels: Callable[[], npt.NDArray[np.int64]], low: int, high: int) -> None:
     found = load(with_range(with_values(pixels(), changes=WHOLE), low, high))
 
     assert found.notes == ()
@@ -437,9 +434,7 @@ CUT_OFF: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("end", [*WHOLE_ENDS, *CUT_OFF])
 @pytest.mark.parametrize(("syntax", "fragments"), [(JPEG2000Lossless, 3), (JPEGLSLossless, 1), (RLELossless, 1)])
-def test_a_codestream_is_read_if_it_is_whole_whatever_ends_it(
-    syntax: UID, fragments: int, end: str, tmp_path: Path
-) -> None:
+def test_a_whole_codestream_is_read_whatever_ends_it(syntax: UID, fragments: int, end: str, tmp_path: Path) -> None:
     film = films.compressed(films.thumbnail({"DataSetTrailingPadding": None}), syntax)
     (frame,) = generate_frames(film.PixelData, number_of_frames=1)
     film.PixelData = encapsulate([frame], fragments_per_frame=fragments)
@@ -462,7 +457,7 @@ def encoded(number: int, vr: bytes, value: bytes, *, syntax: UID) -> bytes:
     return struct.pack("<HH2sH" if syntax.is_little_endian else ">HH2sH", 2, number, vr, len(value)) + value
 
 
-META_VALUES = [
+META_VALUES: Elements = [
     (0, b"UL", struct.pack("<L", 9999)),
     (2, b"UI", b"1.2.840.10008.5.1.4.1.1.4\0"),
     (3, b"UI", b"1.2.3.4.5.6\0"),
@@ -474,9 +469,7 @@ PLAIN_SYNTAXES = [ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigE
 
 @pytest.mark.parametrize("values", [META_VALUES, META_VALUES[3:4], META_VALUES[:1], META_VALUES[::-1]])
 @pytest.mark.parametrize("syntax", [*PLAIN_SYNTAXES, DeflatedExplicitVRLittleEndian, JPEG2000Lossless])
-def test_meta_elements_inside_a_dataset_are_dropped(
-    syntax: UID, values: list[tuple[int, bytes, bytes]], tmp_path: Path
-) -> None:
+def test_meta_elements_inside_a_dataset_are_dropped(syntax: UID, values: Elements, tmp_path: Path) -> None:
     film, content = films.thumbnail(), in_syntax(syntax)
     body = films.body_of(content)
     strange = b"".join(encoded(*value, syntax=syntax) for value in values)

@@ -84,9 +84,7 @@ def found(
         (ON_THE_LEFT, (RIGHT,), False, Side.LEFT),
     ],
 )
-def test_the_side_of_a_finding_follows_from_its_boxes_or_its_phrase(
-    of: Prompt, boxes: tuple[Box, ...], sides_known: bool, side: Side | None
-) -> None:
+def test_boxes_or_phrase_give_a_side(of: Prompt, boxes: tuple[Box, ...], sides_known: bool, side: Side | None) -> None:
     finding = found(of, *boxes, sides_known=sides_known)
 
     assert finding.side == side
@@ -154,9 +152,7 @@ def test_a_box_is_tracked_by_film_prompt_model_and_place() -> None:
         pytest.param([], REGIONS, None, 0.0, id="no box"),
     ],
 )
-def test_the_zone_is_the_region_that_fits_best(
-    boxes: list[Box], regions: dict[str, Box], zone: str | None, extent: float
-) -> None:
+def test_the_zone_fits_best(boxes: list[Box], regions: dict[str, Box], zone: str | None, extent: float) -> None:
     assert locate(boxes, regions) == Evidence(zone=zone, extent=extent)
 
 

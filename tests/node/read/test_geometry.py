@@ -62,9 +62,7 @@ def test_boxes_survive_the_way_to_the_film_and_back(framing: Framing, unit: tupl
 
 
 @given(framings(), st.tuples(*[st.floats(-2.0, 3.0)] * 2, *[st.floats(0.0, 3.0)] * 2))
-def test_every_box_ends_inside_the_film_and_stays_visible(
-    framing: Framing, unit: tuple[float, float, float, float]
-) -> None:
+def test_every_box_ends_in_the_film_and_is_visible(framing: Framing, unit: tuple[float, float, float, float]) -> None:
     box = framing.to_image(unit)
 
     assert 0 <= box.left <= box.right - 0.999 and box.right <= framing.columns
@@ -73,9 +71,7 @@ def test_every_box_ends_inside_the_film_and_stays_visible(
 
 @pytest.mark.parametrize("turn", TURNS)
 @given(columns=st.integers(4, 40), rows=st.integers(4, 40), data=st.data())
-def test_a_box_around_one_pixel_is_that_pixel_of_the_stored_film(
-    turn: Turn, columns: int, rows: int, data: st.DataObject
-) -> None:
+def test_a_box_of_one_pixel_is_that_stored_pixel(turn: Turn, columns: int, rows: int, data: st.DataObject) -> None:
     stored = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     upright = turned(stored, turn)
     high, wide = upright.shape

@@ -165,9 +165,7 @@ SEEN = Sentence(text="Seen.", prompt="pleural_effusion", score=0.5, boxes=())
         (Scripted(error=RuntimeError("DOE^JANE")), "look failed: RuntimeError at test_named_reader.py"),
     ],
 )
-def test_what_breaks_the_contract_is_named_but_a_gpu_that_a_network_lost_stays_lost(
-    reader: Scripted, said: str
-) -> None:
+def test_what_breaks_the_contract_is_named_and_a_lost_gpu_stays_lost(reader: Scripted, said: str) -> None:
     with pytest.raises(ReaderFault, match=said) as caught:
         reported(reader)
     with pytest.raises(DeviceLost):
@@ -390,9 +388,7 @@ def open_refusing(_directory: Path) -> Scripted:
 
 
 @pytest.mark.parametrize(("key", "value"), [("name", " "), ("version", 1), ("engine", "a\nb"), ("gray", "red")])
-def test_a_network_has_what_every_output_says_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object
-) -> None:
+def test_a_network_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: object) -> None:
     monkeypatch.setattr(Refusing, key, value, raising=False)
 
     with pytest.raises(InputError, match=f"its {key} must be"):
@@ -418,9 +414,7 @@ def test_a_name_that_opens_nothing_says_what_to_do(tmp_path: Path, name: str, sa
         model.open_reader(tmp_path, prompts=PROMPTS, engine="onnx", reader=name)
 
 
-def test_an_installed_reader_is_opened_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classifier: Path
-) -> None:
+def test_an_installed_reader_opens_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classifier: Path) -> None:
     entry = tmp_path / "example-1.dist-info" / "entry_points.txt"
     entry.parent.mkdir()
     (entry.parent / "METADATA").write_text("Metadata-Version: 2.1\nName: example\nVersion: 1\n")

@@ -255,9 +255,7 @@ def test_a_film_is_read_if_the_model_is_for_its_age(changes: dict[str, object], 
         ({"PixelSpacing": [0.1, 0.1], "PatientAge": "040Y"}, None),
     ],
 )
-def test_a_film_without_an_age_whose_field_is_small_may_be_a_childs(
-    changes: dict[str, object], is_noted: bool | None
-) -> None:
+def test_a_small_film_without_an_age_may_be_a_childs(changes: dict[str, object], is_noted: bool | None) -> None:
     film = header({"PatientBirthDate": None, "PatientAge": None, "Rows": 1955, "Columns": 1841} | changes)
 
     notes = routing.choose(parse_header(film), routing.rules_for(range(18, 130))).notes
@@ -368,9 +366,7 @@ def answered(folder: Path, view: ViewReading | None, changes: Mapping[str, objec
         ({"ViewPosition": "", "SeriesDescription": "CHEST PA"}, None, None),
     ],
 )
-def test_tag_and_projection_are_the_view_that_the_header_names(
-    changes: dict[str, object], tag: str | None, projection: View | None
-) -> None:
+def test_tag_and_projection_of_a_header(changes: dict[str, object], tag: str | None, projection: View | None) -> None:
     named = parse_header(header(changes))
 
     assert (view_check.tag_of(named), view_check.projection_of(named)) == (tag, projection)

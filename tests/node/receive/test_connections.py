@@ -100,9 +100,7 @@ def test_films_pass_beside_silent_connections_of_the_same_host(tmp_path: Path, r
 
 
 @pytest.mark.parametrize("reason", ["stalled", "idle"])
-def test_who_stops_within_a_pdu_or_says_nothing_more_is_cut_off(
-    tmp_path: Path, recording: Recording, reason: str
-) -> None:
+def test_who_stops_in_a_pdu_or_says_nothing_more_is_cut_off(tmp_path: Path, recording: Recording, reason: str) -> None:
     settings = ListenerSettings(idle_seconds=3.0)
     with listening(tmp_path, settings=settings) as node, pdus.associate(recording, port=node.listener.port) as slow:
         if reason == "stalled":
@@ -122,9 +120,7 @@ def test_who_stops_within_a_pdu_or_says_nothing_more_is_cut_off(
         pytest.param(False, pdus.data(bytes(100_000), control=1), id="a command"),
     ],
 )
-def test_what_has_no_end_is_ended_and_takes_no_memory(
-    node: Node, recording: Recording, is_begun: bool, part: bytes
-) -> None:
+def test_what_has_no_end_takes_no_memory(node: Node, recording: Recording, is_begun: bool, part: bytes) -> None:
     with pdus.associate(recording, port=node.listener.port) as endless:
         tracemalloc.start()
         endless.sendall(recording.store[0] if is_begun else b"")
@@ -220,9 +216,7 @@ USUAL, LONG = (item(0x50, pdus.USER + more) for more in (b"", item(0x77, b"x" * 
         pytest.param(LOOPBACK, b"OTHER", b"CHEX", LONG, id="another title that says much"),
     ],
 )
-def test_a_stranger_is_refused_and_its_titles_are_logged(
-    node: Node, address: str, calling: bytes, called: bytes, user: bytes
-) -> None:
+def test_a_stranger_is_refused_and_logged(node: Node, address: str, calling: bytes, called: bytes, user: bytes) -> None:
     with capture_logs() as said, pdus.calling_from(address, node.listener.port) as caller:
         caller.settimeout(20)
         caller.sendall(request(calling=calling, called=called, user=user))
@@ -247,9 +241,7 @@ class Reports:
 @pytest.mark.parametrize(
     ("calling", "address", "accepted"), [(b"TESTER", LOOPBACK, {1, 3}), (b"ARCHIVE", ELSEWHERE, {1, 5})]
 )
-def test_a_destination_that_is_no_caller_may_report_but_not_send(
-    tmp_path: Path, calling: bytes, address: str, accepted: set[int]
-) -> None:
+def test_destinations_report_but_do_not_send(tmp_path: Path, calling: bytes, address: str, accepted: set[int]) -> None:
     sent = request(calling=calling, contexts=context() + context(3, IMAGES) + context(5, COMMITMENT))
     with (
         listening(tmp_path, commitments=cast(Commitments, Reports())) as node,
@@ -297,9 +289,7 @@ def divided(content: bytes, size: int, together: int) -> bytes:
         pytest.param(lambda _film: bytes([pdus.DATA, 0, 0, 0, 0, 0]) * 20_000, id="PDUs of nothing"),
     ],
 )
-def test_a_film_in_crumbs_ends_the_association(
-    node: Node, recording: Recording, write: Callable[[bytes], bytes]
-) -> None:
+def test_a_film_in_crumbs_ends_in_an_abort(node: Node, recording: Recording, write: Callable[[bytes], bytes]) -> None:
     film = b"".join(pdu[12:] for pdu in recording.store[1:])
     with pdus.associate(recording, port=node.listener.port) as sender, suppress(OSError):
         sender.sendall(recording.store[0] + write(film))

@@ -53,9 +53,7 @@ def test_pdus_are_read_in_order_however_they_arrive(lengths: list[int]) -> None:
         (bytes.fromhex("04 00 00100001"), ConnectionAbortedError),
     ],
 )
-def test_what_is_no_whole_pdu_is_refused_and_the_rest_of_one_must_come_in_time(
-    sent: bytes, error: type[Exception]
-) -> None:
+def test_what_is_no_whole_pdu_in_time_is_refused(sent: bytes, error: type[Exception]) -> None:
     with reading() as (sender, reader):
         sender.sendall(sent)
         sender.shutdown(socket.SHUT_WR)
