@@ -170,24 +170,22 @@ def test_node_and_archive_find_and_know_each_other(services: Object, node: Setti
     assert ipaddress.ip_address(address_of(services["node"])) in ipaddress.ip_network("172.30.0.0/25")
 
 
-def test_the_settings_use_the_ports_and_the_folder_of_the_image(services: Object, node: Settings) -> None:
+def test_the_settings_use_what_the_image_has_and_pages_are_for_this_machine_alone(
+    project: Object, node: Settings
+) -> None:
     exposed = re.findall(r"^EXPOSE (\d+) (\d+)$", DOCKERFILE, re.MULTILINE)
-    mounted = {mount["target"] for mount in services["node"]["volumes"]}
-
     assert exposed == [(str(node.listener.port), str(node.http.port))]
     assert f"http://127.0.0.1:{node.http.port}/ready" in DOCKERFILE
     assert (node.listener.host, node.http.host) == ("0.0.0.0", "0.0.0.0")
+    mounted = {mount["target"] for mount in project["services"]["node"]["volumes"]}
     assert mounted == {str(node.storage.directory), "/etc/chex-node/node.toml"}
     assert f"-o chex -g chex {node.storage.directory}\n" in DOCKERFILE
 
-
-def test_the_pages_are_published_to_this_machine_alone(project: Object, node: Settings) -> None:
     ports = [port for service in project["services"].values() for port in service.get("ports", ())]
-    (network,) = project["networks"]["reading-room"]["ipam"]["config"]
-
     published = {(port["host_ip"], int(port["published"]), port["target"]) for port in ports}
     assert {host for host, _, _ in published} == {LOOPBACK}
     assert (LOOPBACK, 8080, node.http.port) in published
+    (network,) = project["networks"]["reading-room"]["ipam"]["config"]
     assert node.http.trusted_proxy == (network["gateway"],)
 
 

@@ -56,7 +56,8 @@ EXAMPLE = "examples.reader_onnx.onnx_reader:open_reader"
 PROMPTS = prompts.load("chexpert14")
 GRAY = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
 
-Look, Edges = NDArray[np.float32], tuple[float, float, float, float]
+Look = NDArray[np.float32]
+Edges = tuple[float, float, float, float]
 
 
 class Scripted(Reader[Look]):

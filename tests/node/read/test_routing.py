@@ -434,6 +434,7 @@ def test_a_certain_picture_stops_a_film_without_a_view_or_part_and_is_spoken_of(
 ) -> None:
     film = answered(tmp_path, seeing(seen) if seen else None, {"StudyDescription": "", **changes})
 
+    assert film.view is not None
     assert (film.reason, [*film.notes], (film.view.tag, film.view.seen, film.view.certainty)) == (reason, notes, view)
     if reason is not None:
         assert ("its picture" in wording.not_processed(film)) == (film.view.seen is not None)
