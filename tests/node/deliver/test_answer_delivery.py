@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from models.contract import Box, FindingState, Question, ScoredBox
+from models.contract import Box
 from models.documents import encode
 from node.config import Settings
 from node.errors import InputError
 from node.jobs import answer_steps
 from node.jobs.executor import Client
 from node.outputs.asked_question import AskedQuestion
-from node.read.model import FilmAnswer
 from node.settings.destinations import DicomDestination
 from node.store import database, files, questions
 from node.store.ledger import Ledger
 from node.store.questions import SentAnswer
 from node.store.spool import Spool
 from tests.node.jobs.test_rounds import Bench
+from tests.node.outputs.test_answer_objects import asked
 from tests.support import films, peers
 from tests.support.service import Service, read_and_stop, run_command, settings_for
 
@@ -31,26 +31,10 @@ STUDY = str(FILM.StudyInstanceUID)
 QUESTION = "3f2a91bc" * 4
 
 
-def question(question_id: str = QUESTION, *, weights_sha256: str = "0" * 64) -> AskedQuestion:
+def question(*, weights_sha256: str = "0" * 64) -> AskedQuestion:
     """Make a question about the film that the scripted reader reads."""
-    box = Box(left=2, top=3, right=20, bottom=30)
-    return AskedQuestion(
-        id=question_id,
-        study_uid=STUDY,
-        film=str(FILM.SOPInstanceUID),
-        asked_at=datetime(2026, 11, 23, 12, 0, tzinfo=UTC),
-        asked_by="anna",
-        source="page",
-        model="scripted 1",
-        weights_sha256=weights_sha256,
-        answer=FilmAnswer(
-            question=Question(prompt="pleural effusion", box=box),
-            sentence="It is seen here.",
-            score=0.7,
-            state=FindingState.PRESENT,
-            boxes=(ScoredBox(box=box, score=0.7),),
-        ),
-    )
+    facts = {"study_uid": STUDY, "film": str(FILM.SOPInstanceUID), "weights_sha256": weights_sha256}
+    return replace(asked(boxes=(Box(left=2, top=3, right=20, bottom=30),)), **facts)
 
 
 def store(settings: Settings, stored: AskedQuestion) -> Spool:
@@ -139,16 +123,7 @@ def test_an_answer_of_another_model_is_refused_with_a_reason(tmp_path: Path) -> 
     assert "another model" in known.reason
 
 
-def test_an_answer_of_a_removed_study_is_refused(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "node", archive_port=1)
-    spool = store(settings, question())
-    (spool.directory / "studies" / STUDY / "questions" / f"{QUESTION}.json").unlink()
-
-    with pytest.raises(InputError, match="may have been removed"):
-        answer_steps.stored_question(spool, STUDY, QUESTION)
-
-
-def test_an_answer_that_no_destination_takes_is_refused(tmp_path: Path) -> None:
+def test_an_answer_that_no_destination_takes_or_of_a_removed_study_is_refused(tmp_path: Path) -> None:
     settings = settings_for(tmp_path / "node", archive_port=1)
     [archive] = settings.destinations
     assert isinstance(archive, DicomDestination)
@@ -157,6 +132,9 @@ def test_an_answer_that_no_destination_takes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no destination takes answers"):
         answer_steps.take(spool, question(), destinations=[replace(archive, outputs=("text", "sc"))])
     assert questions.answers_of(spool, STUDY) == []
+    (spool.directory / "studies" / STUDY / "questions" / f"{QUESTION}.json").unlink()
+    with pytest.raises(InputError, match="may have been removed"):
+        answer_steps.stored_question(spool, STUDY, QUESTION)
 
 
 @pytest.mark.parametrize("question_id", ["../" * 4, "0" * 31, ""])

@@ -66,7 +66,7 @@ def associations() -> Iterator[Associations]:
     associations.close()
 
 
-def to(archive: Archive) -> DicomDestination:
+def to(archive: peers.ReceivingArchive) -> DicomDestination:
     return DicomDestination(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
 
 
@@ -93,17 +93,6 @@ def test_objects_of_several_classes_share_an_association(archive: Archive, assoc
     assert archive.released == 0
 
 
-def test_an_association_that_nothing_uses_is_released(archive: Archive) -> None:
-    associations = Associations(idle_seconds=0.2)
-    deliver(objects()[0], to(archive), associations)
-
-    archive.wait_for_releases(1)
-
-    deliver(objects()[1], to(archive), associations)
-    assert archive.accepted == 2
-    associations.close()
-
-
 def test_an_association_in_use_is_renewed_within_a_minute(
     archive: Archive, associations: Associations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,27 +106,23 @@ def test_an_association_in_use_is_renewed_within_a_minute(
 def test_an_object_of_another_syntax_gets_an_association_that_takes_it(associations: Associations) -> None:
     written = films.thumbnail(), films.compressed(films.thumbnail(), JPEG2000Lossless)
     with peers.ReceivingArchive(compressed=[JPEG2000Lossless]) as archive:
-        destination = DicomDestination(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
         for dataset in written:
-            deliver(dataset, destination, associations)
+            deliver(dataset, to(archive), associations)
 
     syntaxes = [dataset.file_meta.TransferSyntaxUID for dataset in written]
     assert [received.transfer_syntax_uid for received in archive.kept] == syntaxes
 
 
-def test_an_object_without_an_answer_in_time_is_not_sent_again_at_once(
-    archive: Archive, associations: Associations
-) -> None:
-    impatient = replace(to(archive), answer_seconds=0.5)
-    first, second = objects()
-    deliver(first, impatient, associations)
-    archive.hang()
+def test_an_association_that_nothing_uses_is_released(archive: Archive) -> None:
+    associations = Associations(idle_seconds=0.2)
+    deliver(objects()[0], to(archive), associations)
 
-    with pytest.raises(DestinationDown):
-        deliver(second, impatient, associations)
+    archive.wait_for_releases(1)
 
-    archive.accept()
-    assert len(archive.requests) == 2
+    deliver(objects()[1], to(archive), associations)
+    assert archive.accepted == 2
+    associations.close()
+    archive.wait_for_releases(2)
 
 
 def test_a_stop_releases_what_is_open(archive: Archive, associations: Associations) -> None:
@@ -158,7 +143,7 @@ def test_a_refused_object_leaves_the_association_open(archive: Archive, associat
     archive.start()
     deliver(first, to(archive), associations)
 
-    with pytest.raises(GiveUp):
+    with pytest.raises(GiveUp, match="enable it there"):
         deliver(second, to(archive), associations)
     archive.refuse(0xC000)
     with pytest.raises(GiveUp):
@@ -205,13 +190,21 @@ def test_an_association_that_the_archive_ends_is_opened_anew(
     assert {received.sop_instance_uid for received in archive.kept} == {first.SOPInstanceUID, second.SOPInstanceUID}
 
 
-def test_changed_settings_open_a_new_association(archive: Archive, associations: Associations) -> None:
+def test_changed_settings_open_a_new_association_and_what_gets_no_answer_in_time_is_not_sent_again(
+    archive: Archive, associations: Associations
+) -> None:
+    impatient = replace(to(archive), answer_seconds=0.5)
     first, second = objects()
     deliver(first, to(archive), associations)
-
-    deliver(second, replace(to(archive), answer_seconds=5.0), associations)
-
+    deliver(first, impatient, associations)
     assert archive.accepted == 2
+    archive.hang()
+
+    with pytest.raises(DestinationDown):
+        deliver(second, impatient, associations)
+
+    archive.accept()
+    assert len(archive.requests) == 3
 
 
 class ScriptedArchive:

@@ -59,7 +59,12 @@ XML = """<?xml version="1.0"?><NativeDicomModel xmlns="http://dicom.nema.org/PS3
 vr="US"><Value number="1">{}</Value></DicomAttribute></Item></DicomAttribute></NativeDicomModel>"""
 
 
-def test_the_bytes_of_the_file_are_one_part_of_the_request(archive: WebArchive) -> None:
+def test_the_bytes_of_the_file_are_one_part_of_the_request_that_takes_no_proxy(
+    archive: WebArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://{peers.LOOPBACK}:1")
+
     deliver(to(archive.port))
 
     ((method, path, headers, body),) = archive.requests
@@ -122,15 +127,6 @@ def test_an_archive_that_is_gone_is_down() -> None:
         bound.bind((peers.LOOPBACK, 0))
         with pytest.raises(DestinationDown, match="Connection refused"):
             deliver(to(bound.getsockname()[1]))
-
-
-def test_no_proxy_of_the_environment_is_used(archive: WebArchive, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
-        monkeypatch.setenv(name, f"http://{peers.LOOPBACK}:1")
-
-    deliver(to(archive.port))
-
-    assert len(archive.requests) == 1
 
 
 def test_the_token_is_read_anew_each_time(archive: WebArchive, tmp_path: Path) -> None:
@@ -264,10 +260,7 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
 @pytest.mark.parametrize(
     ("status", "said", "error", "words"),
     [
-        *(
-            (status, b"", GiveUp, f"refused the object with status {status}")
-            for status in (400, 409, 411, 413, 415, 422)
-        ),
+        *((status, b"", GiveUp, f"refused the object with status {status}") for status in (400, 409, 413, 422)),
         *((status, b"", GiveUp, "correct destinations.url") for status in (301, 302, 303, 307, 308, 404, 405, 501)),
         *((status, b"", RetryLater, f"web answered {status}") for status in (408, 429, 500)),
         *((status, b"", DestinationDown, "does not admit") for status in (401, 403)),
@@ -290,8 +283,7 @@ def test_an_object_that_an_archive_lost_is_sent_again(archive: WebArchive, tmp_p
         (202, reason(43264, sequence="0008119A"), GiveUp, "A900"),
         (409, XML.format(43264).encode(), GiveUp, "A900"),
         (202, XML.format(42752).encode(), RetryLater, "A700"),
-        (406, b"", GiveUp, "406"),
-        (414, b"", GiveUp, "414"),
+        *((status, b"", GiveUp, str(status)) for status in (406, 411, 414, 415)),
         (400, b"<html><h1>Bad Request</h1><p>Invalid <b>SOP Class</b></p></html>", GiveUp, "400; see its log"),
         (409, b'{"Message": "The instance already exists"}', GiveUp, "409"),
         (507, b"", RetryLater, "507"),
@@ -311,11 +303,8 @@ def test_the_status_and_reason_of_an_archive_decide_and_are_told(
     assert len(archive.requests) == 1  # it follows nowhere
 
 
-@pytest.mark.parametrize(
-    "text", ["Meier^Hans 19700101 PID-7788 already exists", "Patient MEIER, Hans: duplicate of PID-7788"]
-)
-def test_what_an_archive_quotes_of_a_patient_is_not_told(archive: WebArchive, text: str) -> None:
-    archive.status, archive.body = 400, text.encode() * 500
+def test_what_an_archive_quotes_of_a_patient_is_not_told(archive: WebArchive) -> None:
+    archive.status, archive.body = 400, b"Patient MEIER^Hans 19700101: duplicate of PID-7788" * 500
 
     with pytest.raises(GiveUp) as caught:
         deliver(to(archive.port))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-import socketserver
 import ssl
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,6 @@ from node.deliver.hl7 import judge
 from node.deliver.results import Outcome, Sent, delivery_of
 from node.domain import OutputObject
 from node.errors import DestinationDown, GiveUp, OutcomeUnknown, RetryLater
-from node.hl7 import mllp as frames
 from node.hl7.acknowledgment import Acknowledgment
 from node.hl7.text import read
 from node.orders.store import OrderStore
@@ -34,17 +31,9 @@ from tests.support.ordered import PATIENT, ordered
 
 
 @pytest.fixture(scope="module")
-def content() -> bytes:
-    report = samples.report(samples.several())
-    headers = samples.sources(samples.cr())
+def result() -> bytes:
+    report, headers = samples.report(samples.several()), samples.sources(samples.cr())
     return oru.write(report, headers, samples.BERLIN, order=None, documents=[])[1]
-
-
-@pytest.fixture
-def result(tmp_path: Path, content: bytes) -> Path:
-    path = tmp_path / "result.hl7"
-    path.write_bytes(content)
-    return path
 
 
 @pytest.fixture
@@ -57,13 +46,11 @@ def to(system: InformationSystem, *, answer_seconds: float = 60.0, tls: TlsSetti
     return Hl7Destination(name="ris", host=peers.LOOPBACK, port=system.port, answer_seconds=answer_seconds, tls=tls)
 
 
-def deliver(result: Path, destination: Hl7Destination) -> None:
-    senders.deliver(result.read_bytes(), destination, calling_aet="CHEX")
+def deliver(result: bytes, destination: Hl7Destination) -> None:
+    senders.deliver(result, destination, calling_aet="CHEX")
 
 
-def test_a_result_arrives_as_stored_except_for_its_addresses(
-    system: InformationSystem, result: Path, content: bytes
-) -> None:
+def test_a_result_arrives_as_stored_except_for_its_addresses(system: InformationSystem, result: bytes) -> None:
     destination = replace(
         to(system), sending_facility="A&B", receiving_application="RIS", receiving_facility="WEST", processing_id="T"
     )
@@ -71,22 +58,15 @@ def test_a_result_arrives_as_stored_except_for_its_addresses(
     deliver(result, destination)
 
     (kept,) = system.kept
-    header, before = read(kept.content).header, read(content).header
+    header, before = read(kept.content).header, read(result).header
     assert [header.text(field) for field in (3, 4, 5, 6, 11)] == ["CHEX", "A&B", "RIS", "WEST", "T"]
     assert header.fields[7:11] == before.fields[7:11]
-    assert kept.content.split(b"\r")[1:] == content.split(b"\r")[1:]
+    assert kept.content.split(b"\r")[1:] == result.split(b"\r")[1:]
 
 
 _UNREADABLE = (
-    Mood.CUT_NAME,
-    Mood.LATE_ANSWER,
-    Mood.UNKNOWN_CODE,
-    Mood.HALF_AN_ANSWER,
-    Mood.WITHOUT_START,
-    Mood.WITHOUT_END,
-    Mood.NONSENSE,
-    Mood.NO_ACKNOWLEDGMENT,
-    Mood.ENDLESS,
+    *(Mood.CUT_NAME, Mood.LATE_ANSWER, Mood.UNKNOWN_CODE, Mood.HALF_AN_ANSWER, Mood.WITHOUT_START, Mood.WITHOUT_END),
+    *(Mood.NONSENSE, Mood.NO_ACKNOWLEDGMENT, Mood.ENDLESS),
 )
 
 
@@ -106,7 +86,7 @@ _UNREADABLE = (
     ],
 )
 def test_what_is_no_acceptance_delays_no_other_result(
-    system: InformationSystem, result: Path, mood: Mood, condition: str, outcome: type[Exception]
+    system: InformationSystem, result: bytes, mood: Mood, condition: str, outcome: type[Exception]
 ) -> None:
     system.mood = lambda: mood
     if condition:
@@ -131,7 +111,7 @@ def test_what_the_same_message_would_get_again_is_parked(condition: str, outcome
             judge(Acknowledgment(code=code, control_id="1", conditions=(condition,)), "ris")
 
 
-def test_a_late_answer_to_another_message_is_passed_over(system: InformationSystem, result: Path) -> None:
+def test_a_late_answer_to_another_message_is_passed_over(system: InformationSystem, result: bytes) -> None:
     system.mood = lambda: Mood.LATE_AND_OWN_ANSWER
 
     deliver(result, to(system))
@@ -139,7 +119,7 @@ def test_a_late_answer_to_another_message_is_passed_over(system: InformationSyst
     assert len(system.kept) == 1
 
 
-def test_a_closed_port_is_down_and_is_probed_without_a_message(system: InformationSystem, result: Path) -> None:
+def test_a_closed_port_is_down_and_is_probed_without_a_message(system: InformationSystem, result: bytes) -> None:
     senders.probe(to(system), calling_aet="CHEX")
 
     with socket.socket() as bound:  # and not listening: nobody else gets this port meanwhile
@@ -154,12 +134,9 @@ def test_a_closed_port_is_down_and_is_probed_without_a_message(system: Informati
     assert system.kept == []
 
 
-def test_both_sides_of_tls_are_known(authority: Authority, tmp_path: Path, result: Path) -> None:
-    theirs, own, stranger = (
-        authority.issue("ris"),
-        authority.issue("node of ris"),
-        Authority.found(tmp_path / "stranger"),
-    )
+def test_both_sides_of_tls_are_known(authority: Authority, tmp_path: Path, result: bytes) -> None:
+    theirs, own = authority.issue("ris"), authority.issue("node of ris")
+    stranger = Authority.found(tmp_path / "stranger")
     known = TlsSettings(ca=authority.certificate, certificate=own.certificate, key=own.key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
     context.load_cert_chain(theirs.certificate, theirs.key)
@@ -232,91 +209,56 @@ def test_a_message_is_delivered_delayed_and_parked_as_any_output(bench: Bench, s
     assert len(system.kept) == 1
 
 
-@pytest.mark.parametrize("mood", [Mood.CUT_NAME, Mood.WITHOUT_START])
-def test_a_result_that_may_have_been_taken_is_parked_after_a_few_attempts(
-    bench: Bench, system: InformationSystem, mood: Mood
+@pytest.mark.parametrize("unreadable", [Mood.CUT_NAME, Mood.WITHOUT_START])
+def test_only_answers_that_say_nothing_count_and_park_what_may_have_been_taken(
+    tmp_path: Path, bench: Bench, system: InformationSystem, unreadable: Mood
 ) -> None:
     output, _ = bench.written()
-    system.mood = lambda: mood
 
-    assert [bench.send(output, attempt).outcome for attempt in range(1, 7)] == ["delayed"] * 5 + ["parked"]
-    assert "may have the result" in bench.ledger.parked()[0].reason
+    def outcomes(mood: Mood, first: int, count: int) -> list[tuple[str, float]]:
+        system.mood = lambda: mood
+        sent = [bench.send(output, attempt) for attempt in range(first, first + count)]
+        return [(each.outcome, each.wait_seconds) for each in sent]
 
-
-def test_only_answers_that_say_nothing_count_as_such(tmp_path: Path, bench: Bench, system: InformationSystem) -> None:
-    output, _ = bench.written()
-
-    def unclear(first: int, count: int) -> list[Sent]:
-        system.mood = lambda: Mood.CUT_NAME
-        return [bench.send(output, attempt) for attempt in range(first, first + count)]
-
-    system.mood = lambda: Mood.DROP_BEFORE
-    before = [bench.send(output, attempt).outcome for attempt in range(1, 10)]
-    assert (before, [sent.wait_seconds for sent in unclear(10, 3)]) == (["delayed"] * 9, [1.0, 2.0, 4.0])
-    system.mood = lambda: Mood.DROP_BEFORE
-    assert bench.send(output, 13).outcome == "delayed"
+    assert [outcome for outcome, _ in outcomes(Mood.DROP_BEFORE, 1, 9)] == ["delayed"] * 9
+    assert outcomes(unreadable, 10, 3) == [("delayed", 1.0), ("delayed", 2.0), ("delayed", 4.0)]
+    for mood in (Mood.DROP_BEFORE, Mood.ERROR):
+        assert outcomes(mood, 20, 1)[0][0] == "delayed"
     bench.ledger.close()
     reopened = Ledger(connect(tmp_path / "ledger.sqlite"))  # the process ended
     bench.ledger, bench.sending = reopened, replace(bench.sending, ledger=reopened)
-    assert [sent.outcome for sent in unclear(14, 3)] == ["delayed", "delayed", "parked"]
+    assert [outcome for outcome, _ in outcomes(unreadable, 14, 3)] == ["delayed", "delayed", "parked"]
+    assert "may have the result" in bench.ledger.parked()[0].reason
 
     bench.ledger.unpark_delivery(delivery_of("ris", output))
-    assert [sent.outcome for sent in unclear(1, 6)] == ["delayed"] * 5 + ["parked"]
+    assert [outcome for outcome, _ in outcomes(unreadable, 1, 6)] == ["delayed"] * 5 + ["parked"]
 
 
-@pytest.mark.parametrize("mood", [Mood.DROP_BEFORE, Mood.ERROR])
-def test_silence_and_a_refusal_are_not_parked_after_a_few_attempts(
-    bench: Bench, system: InformationSystem, mood: Mood
-) -> None:
-    output, _ = bench.written()
-    system.mood = lambda: mood
+class Answering(InformationSystem):
+    """Answers every message with the same bytes."""
 
-    assert bench.send(output, 20).outcome == "delayed"
+    reply = b""
 
-
-@contextmanager
-def answering(answer: bytes) -> Iterator[tuple[int, list[bytes]]]:
-    """Run an information system that answers every message with the same bytes; yields its port, and what came."""
-    came: list[bytes] = []
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            connection: socket.socket = self.request
-            came.append(frames.Frames(connection).next(idle_seconds=60, frame_seconds=60) or b"")
-            connection.sendall(answer)
-
-    with socketserver.ThreadingTCPServer((peers.LOOPBACK, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield int(server.server_address[1]), came
-        server.shutdown()
-        thread.join()
-
-
-def send(content: bytes, port: int) -> None:
-    senders.deliver(
-        content, Hl7Destination(name="ris", host=peers.LOOPBACK, port=port, answer_seconds=5.0), calling_aet="CHEX"
-    )
+    def answer(self, connection: socket.socket, content: bytes) -> None:
+        connection.sendall(self.reply)
 
 
 @pytest.mark.parametrize(
     ("before", "said", "error"),
     [
-        *((before, "MSA|AA|{id}", None) for before in BEFORE.values()),
-        (BEFORE["all of it"], "MSA|AA|", None),
-        (b"", "MSA|AA", None),
-        (b"", 'MSA|AA|""', None),
-        (b"", "MSA|CA||done", None),
+        *((before, "MSA|AA|{id}", "") for before in BEFORE.values()),
+        (BEFORE["all of it"], "MSA|AA|", ""),
+        (b"", "MSA|AA", ""),
+        (b"", 'MSA|AA|""', ""),
+        (b"", "MSA|CA||done", ""),
         (b"", "MSA|AE|", "AE"),
         (b"", "MSA|AA|OTHER", "acknowledged another message"),
     ],
 )
-def test_an_acknowledgment_counts_as_others_write_it(content: bytes, before: bytes, said: str, error: str) -> None:
-    control_id = content.split(b"|", 10)[9].decode()
+def test_an_acknowledgment_counts_as_others_write_it(result: bytes, before: bytes, said: str, error: str) -> None:
+    control_id = result.split(b"|", 10)[9].decode()
     answer = f"MSH|^~\\&|RIS|H|CHEX|H|20260101||ACK|1|P|2.5.1\r{said.format(id=control_id)}\r".encode()
 
-    expected = pytest.raises(RetryLater, match=error) if error else nullcontext()
-    with answering(START + before + answer + END) as (port, came), expected:
-        send(content, port)
-
-    assert len(came) == 1
+    with Answering() as system, pytest.raises(RetryLater, match=error) if error else nullcontext():
+        system.reply = START + before + answer + END
+        deliver(result, to(system, answer_seconds=5.0))

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -130,19 +130,25 @@ def test_a_refused_object_is_told_from_an_archive_that_is_down(bench: Bench) -> 
     assert counted(bench.sending, "cxr_step_duration_seconds_count", step="deliver") == 0
 
 
-@pytest.mark.parametrize(("attempt", "seconds"), [(1, 1.0), (2, 2.0), (12, 2048.0), (13, 3600.0), (99, 3600.0)])
-def test_each_retry_waits_twice_as_long_but_at_most_an_hour(bench: Bench, attempt: int, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("attempt", "hours", "shortest", "longest"),
+    [
+        (1, 0, 1.0, 1.0),
+        (2, 0, 2.0, 2.0),
+        (12, 0, 2048.0, 2048.0),
+        (13, 0, HOUR, HOUR),
+        (99, 0, HOUR, HOUR),
+        (99, 72 - 1 / 60, 1.0, 60.0),  # not long past the time to give up
+    ],
+)
+def test_each_retry_waits_twice_as_long_but_at_most_an_hour(
+    bench: Bench, attempt: int, hours: float, shortest: float, longest: float
+) -> None:
     bench.archive.refuse(0xA700)
 
-    assert bench.sending.send(bench.deliveries[0], attempt, time.time()).wait_seconds == seconds
+    sent = bench.sending.send(bench.deliveries[0], attempt, time.time() - hours * HOUR)
 
-
-def test_an_object_does_not_wait_long_past_the_time_to_give_up(bench: Bench) -> None:
-    bench.archive.refuse(0xA700)
-
-    wait = bench.sending.send(bench.deliveries[0], 99, time.time() - 72 * HOUR + 60).wait_seconds
-
-    assert 1.0 <= wait <= 60.0
+    assert shortest <= sent.wait_seconds <= longest
 
 
 @pytest.mark.parametrize(
@@ -201,26 +207,21 @@ def test_a_delivery_that_a_person_ended_is_not_sent(bench: Bench) -> None:
     assert bench.ledger.parked() == []
 
 
-def test_the_last_delivery_of_a_round_ends_its_turnaround(bench: Bench) -> None:
+@pytest.mark.parametrize(("said", "seconds"), [((), HOUR), ((2, 1, -9), 60.0)], ids=["of a film", "of a person"])
+def test_the_last_delivery_of_a_round_ends_its_turnaround_from_the_film_or_what_a_person_said(
+    bench: Bench, said: Sequence[int], seconds: float
+) -> None:
     os.utime(bench.spool.instances(STUDY)[0].path, (time.time() - HOUR, time.time() - HOUR))
+    for minutes in said:
+        at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
+        bench.spool.keep_document(STUDY, "released", str(minutes), {"at": at, "corrections": ["a"]})
 
     for number, delivery in enumerate(bench.deliveries):
         assert counted(bench.sending, "cxr_turnaround_seconds_count") == 0, number
         bench.sending.send(delivery, 1, time.time())
 
     assert counted(bench.sending, "cxr_turnaround_seconds_count") == 1
-    assert HOUR <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 2 * HOUR
-
-
-def test_a_round_of_a_person_is_timed_from_what_was_said(bench: Bench) -> None:
-    os.utime(bench.spool.instances(STUDY)[0].path, (time.time() - HOUR, time.time() - HOUR))
-    for minutes in (2, 1, -9):
-        at = (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat()
-        bench.spool.keep_document(STUDY, "released", str(minutes), {"at": at, "corrections": ["a"]})
-    for delivery in bench.deliveries:
-        bench.sending.send(delivery, 1, time.time())
-
-    assert 60.0 <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 120.0
+    assert seconds <= counted(bench.sending, "cxr_turnaround_seconds_sum") < 2 * seconds
 
 
 def test_an_answer_that_a_person_sends_is_no_turnaround(bench: Bench) -> None:
@@ -237,30 +238,23 @@ def test_an_answer_that_a_person_sends_is_no_turnaround(bench: Bench) -> None:
     assert counted(bench.sending, "cxr_turnaround_seconds_count") == 0
 
 
-def test_waiting_for_a_destination_ends_when_it_answers(bench: Bench) -> None:
+def test_waiting_for_a_destination_ends_when_it_answers_at_the_time_to_give_up_and_when_the_node_stops(
+    bench: Bench,
+) -> None:
     bench.archive.stop()
+    assert bench.sending.probe("archive", time.time() - 72 * HOUR + 0.5)
+    assert bench.archive.echoes == 0
+
     back = threading.Timer(0.5, bench.archive.start)
     back.start()
-
     assert bench.sending.probe("archive", time.time())
-
     back.join()
-    assert bench.archive.echoes == 1
-    assert bench.archive.requests == []
+    assert (bench.archive.echoes, bench.archive.requests) == (1, [])
 
-
-def test_waiting_for_a_destination_ends_at_the_time_to_give_up(bench: Bench) -> None:
-    with bench.archive.down():
-        assert bench.sending.probe("archive", time.time() - 72 * HOUR + 0.5)
-
-
-def test_waiting_for_a_destination_ends_when_the_node_stops(bench: Bench) -> None:
     with bench.archive.down():
         threading.Timer(0.3, bench.sending.pauses.close).start()
         began = time.monotonic()
-
         assert not bench.sending.probe("archive", time.time())
-
     assert time.monotonic() - began < 30  # and not the minute
 
 
@@ -275,6 +269,8 @@ def committed(bench: Bench) -> Sending:
 
 def test_an_archive_commits_once_to_what_it_was_sent(bench: Bench) -> None:
     sending = committed(bench)
+    assert tuple(bench.ledger.open_deliveries()) == bench.deliveries, "also after the engine is lost"
+    assert sending.send(bench.deliveries[0], 1, time.time()).to_confirm_since is not None
 
     asked = sending.commit(bench.deliveries, 1, time.time())
 
@@ -294,14 +290,6 @@ def test_an_archive_commits_once_to_what_it_was_sent(bench: Bench) -> None:
 
     assert len(bench.archive.requests) == 2
     assert len(bench.committing.requests) == 1
-
-
-def test_uncommitted_objects_stay_open_after_the_engine_is_lost(bench: Bench) -> None:
-    sending = committed(bench)
-
-    assert tuple(bench.ledger.open_deliveries()) == bench.deliveries
-    assert sending.send(bench.deliveries[0], 1, time.time()).to_confirm_since is not None
-    assert len(bench.archive.requests) == 2
 
 
 def test_a_silent_archive_is_asked_again_in_a_new_transaction(bench: Bench) -> None:
@@ -415,21 +403,18 @@ def test_lost_objects_are_sent_again_without_commitment_too(bench: Bench, is_gon
     assert bench.ledger.is_delivered(STUDY) is not is_gone
 
 
-def test_a_database_that_fails_during_a_commitment_parks_nothing(bench: Bench, tmp_path: Path) -> None:
+def test_a_commitment_is_parked_by_an_unforeseen_error_without_its_text_not_by_its_database(
+    bench: Bench, tmp_path: Path
+) -> None:
     bench.committing.answer = Answer.NEVER
-    sending = committed(bench)
-    with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger, pytest.raises(OperationalError):
-        replace(sending, ledger=ledger, report_seconds=60.0).commit(bench.deliveries, 1, time.time())
-
-    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
-
-
-def test_an_unforeseen_error_during_a_commitment_parks_without_its_text(bench: Bench, tmp_path: Path) -> None:
-    bench.committing.answer = Answer.NEVER
-    sending = committed(bench)
     with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger:
+        sending = replace(committed(bench), ledger=ledger, report_seconds=60.0)
+        with pytest.raises(OperationalError):
+            sending.commit(bench.deliveries, 1, time.time())
+        assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
+
         ledger.error = KeyError("Doe^Jane")
-        replace(sending, ledger=ledger, report_seconds=60.0).commit(bench.deliveries, 1, time.time())
+        sending.commit(bench.deliveries, 1, time.time())
 
     reasons = [parked.reason for parked in bench.ledger.parked()]
     assert [bool(re.fullmatch(r"KeyError at test_sending\.py:\d+", reason)) for reason in reasons] == [True, True]
@@ -496,27 +481,14 @@ def test_a_destination_that_is_down_for_long_is_probed_every_five_seconds(monkey
     assert waits == sorted(waits)
 
 
-def test_a_destination_that_answered_is_probed_anew_later() -> None:
-    pauses, away = Pauses(), Away()
-    away.is_back.set()
-
-    for _ in range(3):
-        assert pauses.wait("archive", away.probe, limit_seconds=60.0)
-
-    assert len(away.times) == 3
-
-
-def test_one_destination_waits_for_no_other() -> None:
+def test_a_destination_is_probed_anew_each_time_waits_for_no_other_and_ends_with_the_node() -> None:
     pauses, away, other = Pauses(), Away(), Away()
     other.is_back.set()
 
     assert not pauses.wait("archive", away.probe, limit_seconds=0.0)
-    assert pauses.wait("other", other.probe, limit_seconds=0.0)
+    assert [pauses.wait("other", other.probe, limit_seconds=0.0) for _ in range(3)] == [True] * 3
+    assert len(other.times) == 3
 
-
-def test_after_the_node_stops_nobody_is_asked() -> None:
-    pauses, away = Pauses(), Away()
     pauses.close()
-
-    assert not pauses.wait("archive", away.probe, limit_seconds=60.0)
-    assert away.times == []
+    assert not pauses.wait("other", other.probe, limit_seconds=60.0)
+    assert len(other.times) == 3

@@ -1,24 +1,30 @@
-"""Corrections: each makes a round with a new report, and what is gone, damaged or unknown has a plain reason."""
+"""Corrections: they wait for their reader to finish and leave together, whatever happens meanwhile, as a new report.
+
+What is gone, damaged or unknown has a plain reason.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 
-from models.contract import Box
 from models.documents import encode
 from node.commands.corrections import export
+from node.commands.operate import render, status
 from node.config import Settings
 from node.dicom import header_reading
-from node.domain import Delivery
+from node.domain import Delivery, Film
 from node.jobs import answered_film, gathering
 from node.metrics import Metrics
 from node.outputs import wording
@@ -29,12 +35,12 @@ from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web import application
-from node.web.dependencies import WebParts
-from node.web.look_files import Looks
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.node.test_metrics import samples as metric_samples
 from tests.support import films, samples, validators
-from tests.support.service import settings_for
+from tests.support.finished import parts_of
+from tests.support.peers import ReceivingArchive
+from tests.support.service import Service, read_and_stop, settings_for
 from tests.support.web_access import as_user
 
 KEY = "atelectasis"  # present on every film of the scripted reader
@@ -42,36 +48,27 @@ START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 FILM = film("first")
 
 
-def correct(
-    bench: Bench,
-    number: int,
-    kind: CorrectionKind,
-    *,
-    prompt: str = "",
-    box: Box | None = None,
-    text: str = "",
-    withdraws: str = "",
-    by: str = "anna",
-    is_released: bool = True,
-) -> str:
+def correct(bench: Bench, number: int, kind: CorrectionKind, *, is_released: bool = True, **said: object) -> str:
     """Store a correction; is_released: whether it may leave."""
+    facts: dict[str, Any] = {"by": "anna", "source": "page", **said}
     made = Correction(
         id=f"{number:032x}",
-        study_uid=str(STUDY),
+        study_uid=STUDY,
         film=str(FILM.SOPInstanceUID),
         kind=kind,
         at=START + timedelta(seconds=number),
-        by=by,
-        source="page",
-        prompt=prompt,
-        box=box,
-        text=text,
-        withdraws=withdraws,
+        **facts,
     )
-    bench.spool.keep_document(made.study_uid, "corrections", made.id, encode(made))
+    bench.spool.keep_document(STUDY, "corrections", made.id, encode(made))
     if is_released:
-        gathering.release(bench.spool, made.study_uid, gathering.waiting(bench.spool, made.study_uid))
+        release(bench)
     return made.id
+
+
+def release(bench: Bench) -> gathering.Waiting:
+    found = gathering.waiting(bench.spool, STUDY)
+    gathering.release(bench.spool, STUDY, found)
+    return found
 
 
 def rounds(tmp_path: Path) -> tuple[Bench, list[Delivery]]:
@@ -85,47 +82,43 @@ def report_of(bench: Bench, deliveries: list[Delivery]) -> Dataset:
     return report
 
 
-def persons(report: Dataset) -> list[str]:
-    return [str(item.value) for item in report.iterall() if item.keyword == "PersonName"]
+def values(report: Dataset, keyword: str) -> list[str]:
+    return [str(item.value) for item in report.iterall() if item.keyword == keyword]
 
 
-def texts(report: Dataset) -> list[str]:
-    return [str(item.value) for item in report.iterall() if item.keyword == "TextValue"]
-
-
-def observations(report: Dataset) -> list[tuple[str, list[str]]]:
+def observations(item: Dataset) -> Iterator[tuple[str, list[str]]]:
     """When each item was observed that says so (PS3.3 C.17.3), with the persons below it."""
-    return [
-        (str(item.ObservationDateTime), persons(item)) for item in all_items(report) if "ObservationDateTime" in item
-    ]
-
-
-def all_items(item: Dataset) -> Iterator[Dataset]:
-    yield item
+    if "ObservationDateTime" in item:
+        yield str(item.ObservationDateTime), values(item, "PersonName")
     for child in item.get("ContentSequence", ()):
-        yield from all_items(child)
+        yield from observations(child)
 
 
 def meanings(report: Dataset) -> set[str]:
-    return {str(item.value) for item in report.iterall() if item.keyword == "CodeMeaning"}
+    return set(values(report, "CodeMeaning"))
 
 
-def test_a_correction_makes_a_new_version_of_report_and_overlay(tmp_path: Path) -> None:
+def test_a_correction_makes_a_new_version_of_report_and_overlay_and_taken_back_restores_it(tmp_path: Path) -> None:
     bench, first = rounds(tmp_path)
-    correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
-    assert bench.spool.has_unread(str(STUDY))
+    rejection = correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+    assert bench.spool.has_unread(STUDY)
 
     second = bench.round()
-    old, new = report_of(bench, first), report_of(bench, second)
+    assert not bench.spool.has_unread(STUDY)
+    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejection)
+    third = bench.round()
+    old, new, last = (report_of(bench, deliveries) for deliveries in (first, second, third))
 
     assert bench.reader.count == 1  # the film is not read again
     assert sorted(delivery.kind for delivery in second) == ["gsps", "sr"]
-    assert predecessor(new) == old.SOPInstanceUID
+    assert [predecessor(new), predecessor(last)] == [old.SOPInstanceUID, new.SOPInstanceUID]
     assert "Rejected by a reader" in meanings(new) - meanings(old)
-    assert persons(new) == ["anna^"]
+    assert values(new, "PersonName") == ["anna^"]
     assert (new.VerificationFlag, new.CompletionFlag) == ("UNVERIFIED", "COMPLETE")
     assert validators.dciodvfy(new) == []
-    assert not bench.spool.has_unread(str(STUDY))
+    said = [values(report, "TextValue") for report in (old, last)]
+    assert said[1] != said[0]
+    assert [words.replace("\r\n".join(["", *wording.version(3)]), "") for words in said[1]] == said[0]
 
 
 def test_every_form_says_who_corrected_an_item_and_when(tmp_path: Path) -> None:
@@ -142,30 +135,14 @@ def test_every_form_says_who_corrected_an_item_and_when(tmp_path: Path) -> None:
 
     anna, bert, nobody = "20261123080001-0400", "20261123080002-0400", "20261123080003-0400"
     in_groups = 2 * [(anna, ["bert^", "anna^"]), (bert, ["bert^"])]  # the finding has two boxes
-    assert [observations(report) for report in before] == [[]] * len(before)
-    assert observations(measured) == observations(forms) == [*in_groups, (nobody, ["Reader^"])]
-    assert observations(text) == [(anna, ["anna^"]), (bert, ["bert^"]), (nobody, ["Reader^"])]
-    assert texts(measured).count("A small band. (written by a reader)") == 2
-    assert "Atelectasis: A small band. (written by a reader)" in texts(text)
+    assert [[*observations(report)] for report in before] == [[]] * len(before)
+    assert [*observations(measured)] == [*observations(forms)] == [*in_groups, (nobody, ["Reader^"])]
+    assert [*observations(text)] == [(anna, ["anna^"]), (bert, ["bert^"]), (nobody, ["Reader^"])]
+    assert values(measured, "TextValue").count("A small band. (written by a reader)") == 2
+    assert "Atelectasis: A small band. (written by a reader)" in values(text, "TextValue")
     assert "Rejected by a reader" in meanings(measured)
     for report in (measured, forms, text):
         assert validators.dciodvfy(report) + validators.dsrdump(report) == []
-
-
-def test_a_correction_taken_back_restores_what_the_report_said(tmp_path: Path) -> None:
-    bench, first = rounds(tmp_path)
-    rejection = correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
-    second = bench.round()
-    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejection)
-
-    third = bench.round()
-    reports = [report_of(bench, deliveries) for deliveries in (first, second, third)]
-
-    assert len({report.SOPInstanceUID for report in reports}) == 3
-    assert predecessor(reports[2]) == reports[1].SOPInstanceUID
-    assert texts(reports[2]) != texts(reports[0])
-    restored = [words.replace("\r\n".join(["", *wording.version(3)]), "") for words in texts(reports[2])]
-    assert restored == texts(reports[0])
 
 
 PRESENT = samples.several().findings[0].prompt
@@ -192,24 +169,30 @@ class Read:
         assert answer.headers["content-type"] == "application/problem+json"
         return answer.status_code, answer.json()["detail"]
 
+    def answer(self, film: Instance, answer: Film) -> None:
+        """Store what a film was answered."""
+        answer = replace(answer, source=film.sop_instance_uid)
+        self.spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
+
     def stored(self) -> int:
         return len(self.spool.documents(self.film.study_uid, "corrections"))
 
+    def exported(self, out: Path, *, films: int) -> list[Any]:
+        """Export so many corrected films; what it says of each."""
+        assert export(self.settings, out) == films
+        return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
 
 @pytest.fixture
-def read(tmp_path: Path) -> Iterator[Read]:
+def read(tmp_path: Path) -> Read:
     settings: Settings = settings_for(tmp_path / "node", archive_port=104)
-    spool = Spool(settings.storage.directory)
-    film = films.keep(spool, films.thumbnail()).instance
-    answer = replace(samples.several(), source=film.sop_instance_uid)
-    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
-    looks, metrics = Looks(tmp_path / "looks"), Metrics()
-    looks.close()
-    built = application.build(
-        WebParts(in_force=lambda: settings, spool=spool, metrics=metrics, prompts=lambda: PROMPTS, looks=looks)
-    )
+    spool, metrics = Spool(settings.storage.directory), Metrics()
+    built = application.build(parts_of(settings, spool, metrics=metrics, prompts=lambda: PROMPTS))
     client = TestClient(as_user(built), raise_server_exceptions=False)
-    yield Read(client=client, settings=settings, spool=spool, metrics=metrics, film=film)
+    film = films.keep(spool, films.thumbnail()).instance
+    made = Read(client=client, settings=settings, spool=spool, metrics=metrics, film=film)
+    made.answer(film, samples.several())
+    return made
 
 
 def remove(read: Read) -> None:
@@ -229,12 +212,9 @@ def test_a_study_that_is_removed_meanwhile_is_not_corrected(
     known = getattr(place, step)
 
     def removed_meanwhile(*arguments: object, **named: object) -> object:
-        if is_after:
-            found = known(*arguments, **named)
-            remove(read)
-            return found
+        found = known(*arguments, **named) if is_after else None
         remove(read)
-        return known(*arguments, **named)
+        return found if is_after else known(*arguments, **named)
 
     monkeypatch.setattr(place, step, removed_meanwhile)
 
@@ -288,9 +268,8 @@ def test_a_film_of_another_prompt_set_is_corrected_and_exported(read: Read, tmp_
     read.client.post(read.path, json={"kind": "accept", "prompt": unknown.prompt})
 
     assert {finding["prompt"]: finding["state"] for finding in film["findings"]}[unknown.prompt] == "absent"
-    assert export(read.settings, tmp_path / "corrected.jsonl") == 1
-    (line,) = (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()
-    (said,) = json.loads(line)["truth"]["said"]
+    [exported] = read.exported(tmp_path / "corrected.jsonl", films=1)
+    (said,) = exported["truth"]["said"]
     assert said["findings"] == [unknown.prompt]
     assert unknown.code.meaning.lower() in said["text"].lower()
 
@@ -298,14 +277,13 @@ def test_a_film_of_another_prompt_set_is_corrected_and_exported(read: Read, tmp_
 def test_an_accepted_finding_without_a_box_is_exported_as_there_but_nowhere(read: Read, tmp_path: Path) -> None:
     several = samples.several()
     nowhere, drawn = (replace(finding, boxes=()) for finding in several.findings[:2])
-    answer = replace(several, source=read.film.sop_instance_uid, findings=(nowhere, drawn, *several.findings[2:]))
-    read.spool.keep_reading(read.film.study_uid, "2", {**encode(answer), "file": read.film.path.name})
+    read.answer(read.film, replace(several, findings=(nowhere, drawn, *several.findings[2:])))
     read.client.post(read.path, json={"kind": "accept", "prompt": nowhere.prompt})
     read.client.post(read.path, json={"kind": "add", "prompt": drawn.prompt, "box": [100, 100, 500, 500]})
 
-    assert export(read.settings, tmp_path / "corrected.jsonl") == 1
+    [exported] = read.exported(tmp_path / "corrected.jsonl", films=1)
 
-    truth = json.loads((tmp_path / "corrected.jsonl").read_text(encoding="utf-8"))["truth"]
+    truth = exported["truth"]
     assert truth["present"] == {nowhere.prompt: True, drawn.prompt: True}
     assert (list(truth["boxes"]), truth["located"]) == ([drawn.prompt], [drawn.prompt])
 
@@ -316,14 +294,12 @@ def test_films_of_one_patient_stay_together_in_an_export(
 ) -> None:
     for study in ("1.2.1", "1.2.2"):
         kept = films.keep(read.spool, films.thumbnail({"StudyInstanceUID": study, "PatientID": number})).instance
-        answer = replace(samples.several(), source=kept.sop_instance_uid)
-        read.spool.keep_reading(study, "1", {**encode(answer), "file": kept.path.name})
+        read.answer(kept, samples.several())
         read.client.post(f"/api/v1/studies/{study}/films/{kept.sop_instance_uid}/corrections", json=REJECTION)
 
-    assert export(read.settings, tmp_path / "corrected.jsonl") == 2
+    patients = {line["patient"] for line in read.exported(tmp_path / "corrected.jsonl", films=2)}
 
-    lines = [json.loads(line) for line in (tmp_path / "corrected.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert len({line["patient"] for line in lines}) == (1 if are_one else 2)
+    assert len(patients) == (1 if are_one else 2)
 
 
 def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp_path: Path) -> None:
@@ -357,3 +333,157 @@ def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> No
     assert {labels: count for labels, count in counted.items() if count} == {
         ("reject", PRESENT): 1.0, ("withdraw", PRESENT): 1.0
     }  # fmt: skip
+
+
+def rejected(bench: Bench, number: int = 1) -> str:
+    """Store a correction that waits."""
+    return correct(bench, number, CorrectionKind.REJECT, prompt=KEY, is_released=False)
+
+
+def kinds(deliveries: list[Delivery]) -> list[str]:
+    return sorted(delivery.kind for delivery in deliveries)
+
+
+def test_a_correction_that_waits_makes_no_round_and_stays(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    made = rejected(bench)
+
+    assert bench.steps.plan(STUDY) is None
+    assert bench.spool.has_unread(STUDY), "retention would remove it"
+    assert not bench.spool.remove_study(STUDY)
+    found = gathering.waiting(bench.spool, STUDY)
+    assert ([item.id for item in found.corrections], found.changes) == ([made], 1)
+    assert found.leave_at(60.0) == START.replace(minute=1, second=1)
+    queued = list[tuple[str, str, float]]()
+    for known in ((), (made,), ("f" * 32,)):
+        gathering.wait_again(bench.spool, STUDY, lambda *said: queued.append(said), quiet_seconds=9.0, queued=known)
+    assert [(correction, seconds <= 9.0) for _, correction, seconds in queued] == [(made, True)] * 2
+
+
+def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
+    correct(bench, 2, CorrectionKind.WITHDRAW, withdraws=rejected(bench), is_released=False)
+    assert release(bench).changes == 0
+    assert bench.round() == []
+    assert not bench.spool.has_unread(STUDY)
+
+    made = rejected(bench, 3)
+    correct(bench, 4, CorrectionKind.WITHDRAW, withdraws=made, is_released=False)
+    accepted = correct(bench, 8, CorrectionKind.ACCEPT, prompt=KEY, is_released=False)
+
+    assert release(bench).changes == 1
+    second = bench.round()
+
+    assert kinds(second) == ["gsps", "sr"]
+    assert predecessor(report_of(bench, second)) == report_of(bench, first).SOPInstanceUID
+    assert "Rejected by a reader" not in meanings(report_of(bench, second))
+    assert bench.steps.plan(STUDY) is None
+
+    correct(bench, 9, CorrectionKind.WITHDRAW, withdraws=accepted, is_released=False)
+    assert release(bench).changes == 1, "the report says it"
+
+
+@pytest.mark.drill(part="processes")
+def test_a_film_that_comes_meanwhile_takes_no_correction_along(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
+    rejected(bench)
+    bench.receive(film("late"))
+
+    second = bench.round()
+    assert all("Rejected by a reader" not in meanings(report) for report in bench.objects(second, "sr"))
+    assert bench.steps.plan(STUDY) is None
+
+    release(bench)
+    corrected = [each for each in bench.objects(bench.round(), "sr") if "Rejected by a reader" in meanings(each)]
+    assert [predecessor(report) for report in corrected] == [report_of(bench, first).SOPInstanceUID]
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_correction_during_a_round_waits_for_the_next(tmp_path: Path, is_released: bool) -> None:
+    bench, _ = rounds(tmp_path)
+    rejected(bench)
+    release(bench)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
+    late = correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema", is_released=is_released)
+
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    assert bench.steps.finish(plan, outcomes, written) is is_released
+    assert late not in plan.corrections
+    release(bench)
+    following = bench.steps.plan(STUDY)
+    assert following is not None
+    assert late in following.corrections
+
+
+def test_the_last_correction_alone_releases_them_all_and_one_in_an_unknown_form_parks_its_study(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    first, last = rejected(bench), correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema", is_released=False)
+
+    assert not bench.steps.gather(STUDY, first)
+    assert gathering.waiting(bench.spool, STUDY).changes == 2
+    assert bench.steps.gather(STUDY, last)
+    assert bench.steps.gather(STUDY, last), "as after a crash in the step"
+    assert not gathering.waiting(bench.spool, STUDY).corrections
+    assert kinds(bench.round()) == ["gsps", "sr"]
+    assert not bench.steps.gather(STUDY, last)
+
+    queued = list[tuple[str, str, float]]()
+    bench.spool.keep_document(STUDY, "corrections", "f" * 32, {"film": "no correction"})
+    gathering.wait_again(bench.spool, STUDY, lambda *said: queued.append(said), quiet_seconds=60.0)
+    assert queued == [(STUDY, "", 0.0)]
+    assert not bench.steps.gather(STUDY, "")
+    assert [(work.study, work.stage) for work in bench.ledger.parked()] == [(STUDY, "gather")]
+
+
+def test_corrections_of_a_lost_release_wait_again_unless_they_have_left(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    made = rejected(bench)
+    release(bench)
+    (path,) = (tmp_path / "studies" / STUDY / "released").iterdir()
+    path.write_bytes(b"damaged")
+
+    assert [item.id for item in gathering.waiting(bench.spool, STUDY).corrections] == [made]
+    release(bench)
+    assert kinds(bench.round()) == ["gsps", "sr"]
+
+    for path in (tmp_path / "studies" / STUDY / "released").iterdir():
+        path.unlink()
+
+    assert not gathering.waiting(bench.spool, STUDY).corrections
+    assert not bench.spool.has_unread(STUDY)
+
+
+def click(service: Service, said: dict[str, object]) -> str:
+    """Correct the film; the id of the correction."""
+    status, answer = service.ask("POST", f"/api/v1/films/{FILM.SOPInstanceUID}/corrections", said)
+    assert status == 202
+    return str(answer["id"])
+
+
+@pytest.mark.drill(part="kills")
+def test_finish_sends_the_report_at_once(settings: Settings, archive: ReceivingArchive) -> None:
+    finish = f"/api/v1/studies/{STUDY}/finish"
+    read_and_stop(settings, FILM)
+    settings = replace(settings, corrections=replace(settings.corrections, quiet_seconds=600.0))
+    with Service(settings) as service:
+        rejection = click(service, {"kind": "reject", "prompt": KEY})
+        click(service, {"kind": "add", "prompt": "cardiomegaly", "box": [2.0, 3.0, 20.0, 30.0]})
+        waiting = render(status(settings), zone=ZoneInfo("UTC"))
+        assert service.ask("POST", finish) == (202, {"corrections": 2, "changes": 2})
+        archive.wait_for_kept(4)
+        service.wait_for("study.finished")
+        assert service.ask("POST", finish) == (202, {"corrections": 0, "changes": 0})
+        click(service, {"kind": "withdraw", "withdraws": rejection, "finish": True})
+        archive.wait_for_kept(6)
+        service.wait_for("study.finished", count=2)
+        assert status(settings)["corrections"] == {}
+        assert service.stop() == 0
+
+    assert f"of {STUDY}: 2, of which 2 would change the report" in waiting
+    assert Counter(kept.dataset.Modality for kept in archive.kept) == {"SR": 3, "PR": 3}
+    reports = [kept.dataset for kept in archive.kept if kept.dataset.Modality == "SR"]
+    assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]

@@ -6,31 +6,32 @@ A panic of a library in Rust, which is no `Exception`, is treated like any other
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Never
+from typing import Final, Never
 from unittest import mock
 
 import numpy as np
 import pytest
-from dbos import DBOSClient
 from pydicom.dataset import Dataset
 from pydicom.uid import UID
 
-from node.config import Settings
+from node.config import Settings, StudySettings
 from node.deliver.connections import Associations
 from node.deliver.results import DeliveryBatch
 from node.domain import derive_uid
+from node.errors import ModelLost
 from node.jobs import lost_workflows
+from node.jobs.executor import delay_left
 from node.jobs.lost_workflows import MOST_LOSSES, Attended, LostWorkflows, Unattended
 from node.jobs.running_steps import RunningSteps
 from node.metrics import Metrics
 from node.settings.destinations import DicomDestination
-from node.store.database import connect
+from node.store.database import EXECUTOR
 from node.store.interrupted_work import MOST_INTERRUPTIONS
 from node.store.spool import Spool
 from tests.support import films, peers
@@ -48,7 +49,7 @@ def panic(*_arguments: object, **_named: object) -> Never:
     raise Panic("Doe^Jane")
 
 
-def test_a_panic_while_an_output_is_sent_parks_it_alone(bench: Bench) -> None:
+def test_a_panic_while_an_output_is_sent_parks_it_alone_and_a_lost_workflow_its_open_deliveries(bench: Bench) -> None:
     class Panicking(Associations):
         """Panics when an association is taken."""
 
@@ -56,39 +57,20 @@ def test_a_panic_while_an_output_is_sent_parks_it_alone(bench: Bench) -> None:
             raise Panic("Doe^Jane")
 
     bench.keep(FILM)
-    _, deliveries = bench.round()
+    _, [first, second] = bench.round()
     sending = replace(bench.sending, associations=Panicking())
     with closing(sending.associations):
-        outcomes = [sending.send(delivery, 1, time.time()).outcome for delivery in deliveries[:1]]
+        assert sending.send(first, 1, time.time()).outcome == "parked"
 
-    assert outcomes == ["parked"]
     [row] = bench.ledger.parked()
     assert row.reason.startswith("Panic at test_lost_workflows.py")
 
-
-def test_only_open_deliveries_of_a_lost_workflow_are_parked(bench: Bench) -> None:
-    bench.keep(FILM)
-    _, deliveries = bench.round()
-    bench.ledger.set_sent(deliveries[0], attempts=1)
-
-    batch = DeliveryBatch(deliveries=tuple(deliveries), started=time.time())
-    bench.sending.park_lost(batch, reason="its thread ended")
-
-    assert [row.reason for row in bench.ledger.parked()] == ["its thread ended"] * (len(deliveries) - 1)
+    bench.ledger.set_sent(first, attempts=1)
+    bench.sending.park_lost(DeliveryBatch(deliveries=(first, second), started=time.time()), reason="its thread ended")
+    assert [row.reason for row in bench.ledger.parked()] == ["its thread ended"]
 
 
-def test_a_panic_in_a_step_leaves_no_step_in_hand() -> None:
-    running = RunningSteps()
-
-    with pytest.raises(Panic):
-        running.run(panic)
-
-    began = time.monotonic()
-    running.close(limit_seconds=60.0)  # waits for the steps in hand
-    assert time.monotonic() - began < 30.0
-
-
-def test_a_panic_between_steps_is_noted_with_its_place() -> None:
+def test_a_panic_leaves_no_step_in_hand_and_is_noted_with_its_place_between_steps() -> None:
     running, attended = RunningSteps(), Attended()
     running.attending = lambda: attended.run("a")
 
@@ -99,45 +81,97 @@ def test_a_panic_between_steps_is_noted_with_its_place() -> None:
     assert str(attended.reason("a")).startswith("Panic at test_lost_workflows.py")
     assert not running.is_broken
 
+    with pytest.raises(Panic):
+        running.run(panic)
+    began = time.monotonic()
+    running.close(limit_seconds=60.0)  # waits for the steps in hand
+    assert time.monotonic() - began < 30.0
 
-def test_a_workflow_that_fails_stays_attended_until_the_end() -> None:
-    running, attended, attending = RunningSteps(), Attended(), threading.Event()
+
+def test_a_workflow_without_its_database_breaks_the_gate_and_stays_attended_until_the_end() -> None:
+    running, attended, came_back = RunningSteps(), Attended(), threading.Event()
     running.attending = lambda: attended.run("a")
 
     def fail() -> None:
-        attending.set()
         raise OSError("the database is away")
 
-    threading.Thread(target=running.guarded(fail), daemon=True).start()
-    assert attending.wait(timeout=30.0)
+    def run() -> None:
+        running.guarded(fail)()
+        came_back.set()
+
+    threading.Thread(target=run, daemon=True).start()
     wait_until(lambda: running.is_broken, what="it is broken")
 
     assert attended.holds("a")
+    assert not came_back.wait(timeout=0.2)
 
 
-def test_an_outcome_is_awaited_before_a_workflow_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(ModelLost("NVIDIA L4 stopped computing"), "NVIDIA L4 stopped computing"), (KeyError("Doe"), "KeyError at test_")],
+)
+def test_the_process_ends_with_the_reason_of_its_own_errors_and_begins_nothing_more(
+    error: Exception, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running, begun = RunningSteps(), threading.Event()
+
+    def work() -> None:
+        raise error
+
+    threading.Thread(target=lambda: running.run(work), daemon=True).start()
+
+    wait_until(lambda: running.is_broken, what="it is broken")
+    line = capsys.readouterr().out
+    assert told in line and "Doe" not in line
+    threading.Thread(target=lambda: running.run(begun.set), daemon=True).start()
+    assert not begun.wait(timeout=0.2)
+    running.close(limit_seconds=5)
+
+
+def test_what_an_engine_raises_to_stop_a_workflow_passes() -> None:
+    class Stop(BaseException):
+        """It ends a workflow that is not the engine's own any more."""
+
+    def body() -> None:
+        raise Stop
+
+    running = RunningSteps()
+    with pytest.raises(Stop):
+        running.guarded(body)()
+    assert not running.is_broken
+
+
+def test_closing_waits_for_the_step_in_hand() -> None:
+    running, in_hand, go_on, done = RunningSteps(), threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        in_hand.set()
+        go_on.wait(timeout=30)
+        done.set()
+
+    threading.Thread(target=lambda: running.run(work), daemon=True).start()
+    assert in_hand.wait(timeout=30)
+    threading.Timer(0.1, go_on.set).start()
+
+    running.close(limit_seconds=30)
+
+    assert done.is_set()
+
+
+def test_a_workflow_stays_attended_until_its_outcome_was_recorded_and_while_a_second_thread_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     attended = Attended()
-
     with attended.run("a"):
         pass
     assert attended.holds("a")
 
     monkeypatch.setattr(lost_workflows, "_RECORDING_SECONDS", 0.0)
-    with attended.run("a"):
-        pass
-    assert not attended.holds("a")  # nothing was recorded in time
-
-
-def test_a_workflow_stays_attended_while_its_second_thread_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_workflows, "_RECORDING_SECONDS", 0.0)
-    attended = Attended()
-
     with attended.run("a"):  # resumed, while the thread that began it ends
         with pytest.raises(Panic), attended.run("a"):
             panic()
-
         assert attended.holds("a")
-    assert not attended.holds("a")
+    assert not attended.holds("a")  # nothing was recorded in time
 
 
 class Workflows:
@@ -174,91 +208,44 @@ class Workflows:
         return self
 
 
-def test_a_workflow_that_begins_during_a_look_is_not_lost() -> None:
-    seen = Workflows(("a",), ("b",), (), ("a",)).watch(times=4)
+def test_a_lost_workflow_is_run_again_and_then_parked_unless_it_is_the_executors() -> None:
+    begins = Workflows(("a",), ("b",), (), ("a",)).watch(times=4)
+    lost = Workflows(*[("a",)] * 2 * MOST_LOSSES).watch(times=2 * MOST_LOSSES)
+    own = Workflows(*[("a",)] * 10, name="debouncer").watch(times=10)
 
-    assert (seen.again, seen.ended, seen.parked) == ([], [], [])
-
-
-def test_a_lost_workflow_is_run_again_and_then_parked() -> None:
-    seen = Workflows(*[("a",)] * 2 * MOST_LOSSES).watch(times=2 * MOST_LOSSES)
-
-    assert (seen.again, seen.ended) == (["a"] * (MOST_LOSSES - 1), ["a"])
-    [parked] = seen.parked
+    assert (begins.again, begins.ended, begins.parked) == ([], [], [])
+    assert (lost.again, lost.ended) == (["a"] * (MOST_LOSSES - 1), ["a"])
+    [parked] = lost.parked
     assert parked.startswith("('1.2.3',): its work ended 3 times without a result")
-
-
-def test_a_lost_workflow_of_the_executor_itself_is_run_again() -> None:
-    seen = Workflows(*[("a",)] * 10, name="debouncer").watch(times=10)
-
-    assert (seen.again, seen.ended, seen.parked) == (["a"] * 5, [], [])
-
-
-@contextmanager
-def panic_node(folder: Path, step: str) -> Iterator[Path]:
-    """End the thread of each workflow that finishes a step."""
-    path = folder / "panic"
-    path.write_text(step, encoding="utf-8")
-    yield path
-    path.unlink(missing_ok=True)
-
-
-def parked(node: Service) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = json.loads(run_command("status", node.settings_path, "--json").stdout)["parked"]
-    return found
-
-
-def ended_studies(directory: Path) -> list[float]:
-    """When each workflow `study` that has ended was queued, in seconds since the first."""
-    client = DBOSClient(system_database_engine=connect(directory / "engine.sqlite"))
-    try:
-        found = sorted(item.created_at or 0 for item in client.list_workflows(name="study", status="SUCCESS"))
-    finally:
-        client.destroy()
-    return [(at - found[0]) / 1000 for at in found]
+    assert (own.again, own.ended, own.parked) == (["a"] * 5, [], [])
 
 
 @pytest.mark.drill(part="kills")
 def test_a_study_whose_thread_ends_again_and_again_is_parked(
     tmp_path: Path, archive: ReceivingArchive, settings: Settings
 ) -> None:
+    panicking = tmp_path / "panic"
+    panicking.write_text("read", encoding="utf-8")  # the thread of each workflow ends that finishes this step
     with Service(settings) as node:
-        with panic_node(tmp_path, "read"):
-            assert peers.send(FILM, port=node.dicom_port) == 0
-            line = node.wait_for("study.parked")
-            lost = node.logged("workflow.lost")
+        assert peers.send(FILM, port=node.dicom_port) == 0
+        line = node.wait_for("study.parked")
+        lost = node.logged("workflow.lost")
 
-            assert (line["study"], line["stage"]) == (STUDY, "workflow")
-            assert "Panic at scripted_node.py" in str(line["reason"])
-            assert [(item["study"], item["times"]) for item in lost] == [(STUDY, times) for times in (1, 2, 3)]
-            assert 'cxr_failures_total{reason="lost",stage="workflow"} 3.0' in node.metrics()
-            [row] = parked(node)
-            assert (row["study"], row["stage"]) == (STUDY, "workflow")
-            assert "retry" in run_command("explain", STUDY, node.settings_path).stdout
+        assert (line["study"], line["stage"]) == (STUDY, "workflow")
+        assert "Panic at scripted_node.py" in str(line["reason"])
+        assert [(item["study"], item["times"]) for item in lost] == [(STUDY, times) for times in (1, 2, 3)]
+        assert 'cxr_failures_total{reason="lost",stage="workflow"} 3.0' in node.metrics()
+        assert [(row["study"], row["stage"]) for row in parked(node)] == [(STUDY, "workflow")]
+        panicking.unlink()
 
         assert run_command("retry", node.settings_path, "--all").returncode == 0
         archive.wait_for_kept(2)
         assert parked(node) == []
 
 
-@pytest.mark.drill(part="kills")
-def test_rounds_that_wait_for_a_lost_one_make_no_busy_loop(
-    tmp_path: Path, archive: ReceivingArchive, settings: Settings
-) -> None:
-    late = films.as_another(films.thumbnail(), "late")
-    with Service(settings) as node:
-        hold = tmp_path / "hold"
-        hold.touch()
-        assert peers.send(FILM, port=node.dicom_port) == 0
-        node.wait_for("study.ready")
-        assert peers.send(late, port=node.dicom_port) == 0
-        peers.wait_until(lambda: len(ended_studies(tmp_path / "node")) >= 3, what="the late film waited 3 times")
-        _, first, second, *_ = ended_studies(tmp_path / "node")
-        hold.unlink()
-        archive.wait_until(lambda: any(late.SOPInstanceUID.encode() in kept.content for kept in archive.kept))
-
-    assert first >= 1.0
-    assert second - first >= 2.0
+def parked(node: Service) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = json.loads(run_command("status", node.settings_path, "--json").stdout)["parked"]
+    return found
 
 
 def of_own_study(name: str) -> Dataset:
@@ -295,3 +282,37 @@ def test_two_workers_park_only_the_film_that_kills(tmp_path: Path, postgres: Pos
         assert ends == [-9] * MOST_INTERRUPTIONS
         [row] = parked(listener)
         assert (row["study"], row["reason"].partition(":")[0]) == (deadly.StudyInstanceUID, "interrupted")
+
+
+HOUR: Final = 3600.0
+
+
+@pytest.mark.drill(part="kills")
+@pytest.mark.parametrize(
+    ("queued_at", "until", "now", "left"),
+    [
+        (100.0, 105.0, 100.0, None),  # the clock runs
+        (100.0, 105.0, 103.0, None),
+        (100.0, 105.0, 99.5, None),  # clocks of two machines
+        (100.0 + HOUR, 105.0 + HOUR, 102.0, 5.0),  # set back by an hour after 2 s
+        (100.0 + HOUR, 400.0 + HOUR, 100.0, 300.0),
+        (100.0 + HOUR, 105.0, 100.0, None),  # prolonged since, by the new clock
+    ],
+)
+def test_what_was_queued_in_the_future_waits_as_long_again(
+    queued_at: float, until: float, now: float, left: float | None
+) -> None:
+    assert delay_left(queued_at=queued_at, until=until, now=now) == left
+
+
+@pytest.mark.drill(part="kills")
+def test_a_study_is_read_after_the_clock_was_set_back(settings: Settings) -> None:
+    settings = replace(settings, destinations=(), study=StudySettings(quiet_seconds=4.0, max_seconds=60.0))
+    with Service(settings) as service:
+        assert peers.send(films.thumbnail(), port=service.dicom_port) == 0
+        service.wait_for("study.submitted")
+        with sqlite3.connect(settings.storage.directory / EXECUTOR, timeout=30) as connection:
+            later = "created_at = created_at + 3600000, delay_until_epoch_ms = delay_until_epoch_ms + 3600000"
+            queued = connection.execute(f"UPDATE workflow_status SET {later} WHERE status = 'DELAYED'").rowcount
+        assert queued == 1
+        service.wait_for("study.finished", limit_seconds=60.0)

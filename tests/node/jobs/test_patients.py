@@ -14,7 +14,7 @@ import pytest
 
 from models.contract import ChangeError
 from node.answers.comparison import Obstacle
-from node.config import SiteSettings
+from node.config import SiteSettings, StorageSettings
 from node.domain import JsonObject, ModelIdentity
 from node.jobs.answered_film import AnsweredFilm
 from node.jobs.patients import Patients, compare_films, note_patients, patients_of
@@ -28,18 +28,12 @@ from node.store.worklist import WorklistFilter, without_patients, worklist
 from node.store.worklist import patients_of as recorded_patients
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.support import films, peers, samples
-from tests.support.damage import FILM, STUDY, Bench
-from tests.support.service import settings_for
+from tests.support.damage import STUDY, Bench
 from tests.support.spoken import PROMPTS
 
 NAMED = {
-    "PatientName": "Adler^Anna",
-    "PatientID": "7",
-    "IssuerOfPatientID": "WARD",
-    "AccessionNumber": "A1",
-    "StudyDate": "20261102",
-    "Modality": "DX",
-    "StationName": "ROOM 4",
+    **{"PatientName": "Adler^Anna", "PatientID": "7", "IssuerOfPatientID": "WARD", "AccessionNumber": "A1"},
+    **{"StudyDate": "20261102", "Modality": "DX", "StationName": "ROOM 4"},
 }
 
 
@@ -52,42 +46,30 @@ def filled(bench: Bench, ledger: Ledger, *, with_patients: bool, until: Callable
 
 
 def names(bench: Bench) -> list[str]:
-    storage = settings_for(bench.folder, archive_port=104).storage
-    return [each.name for each in recorded_patients(storage, [STUDY]).get(STUDY, [])]
+    return [each.name for each in recorded_patients(StorageSettings(directory=bench.folder), [STUDY]).get(STUDY, [])]
 
 
 def found(bench: Bench, finding: str) -> list[str]:
-    storage = settings_for(bench.folder, archive_port=104).storage
-    return list(worklist(storage, WorklistFilter(finding=finding), limit=5).studies)
+    return list(worklist(StorageSettings(directory=bench.folder), WorklistFilter(finding=finding), limit=5).studies)
 
 
 def test_a_film_names_patient_request_and_station(bench: Bench) -> None:
-    bench.keep(films.changed(films.thumbnail(), NAMED))
-
+    path = bench.keep(films.changed(films.thumbnail(), NAMED))
     (row,) = patients_of(bench.spool, STUDY)
+    path.write_bytes(b"\0" * 100)
+    (unreadable,) = patients_of(bench.spool, STUDY)
 
     assert (row.name, row.patient_id, row.issuer, row.accession) == ("Adler^Anna", "7", "WARD", "A1")
     assert (row.study_date, row.modality, row.station) == ("20261102", "DX", "ROOM 4")
     assert row.search == "adler anna 7 a1 dx room 4 20261102 2026-11-02"
+    assert (unreadable.name, unreadable.search) == ("", "")
 
 
 def test_the_newest_film_is_named_first_and_each_patient_once(bench: Bench) -> None:
     for number, name in enumerate(("Adler", "Adler", "Bauer")):
-        film = films.as_another(films.thumbnail({"PatientName": name}), f"film {number}", study="x")
-        film.StudyInstanceUID = STUDY
-        bench.keep(film)
+        bench.keep(films.as_another(films.thumbnail({"PatientName": name}), f"film {number}"))
 
-    assert [row.name for row in patients_of(bench.spool, STUDY)] == ["Bauer", "Adler"]
-    assert [row.number for row in patients_of(bench.spool, STUDY)] == [0, 1]
-
-
-def test_a_study_without_a_readable_header_has_a_blank_row(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    path.write_bytes(b"\0" * 100)
-
-    (row,) = patients_of(bench.spool, STUDY)
-
-    assert (row.name, row.search) == ("", "")
+    assert [(row.name, row.number) for row in patients_of(bench.spool, STUDY)] == [("Bauer", 0), ("Adler", 1)]
 
 
 @pytest.mark.parametrize("has_users", [True, False])
@@ -136,14 +118,13 @@ MODEL = ModelIdentity(
     name="m", version="1", weights_sha256="w", engine="onnx", manifest_sha256="ab", trusted="phantoms"
 )
 ERROR = ChangeError(measured_on="phantoms", films=100, extent=0.2, probability=0.3)
+
+
 ORIGIN: JsonObject = {
-    "model": "phantom 1",
-    "engine": "onnx",
-    "weights_sha256": "w",
-    "manifest_sha256": "ab",
-    "trusted": "phantoms",
+    **{"model": "phantom 1", "engine": "onnx", "weights_sha256": "w", "manifest_sha256": "ab", "trusted": "phantoms"},
     "prompts_sha256": "cd",
 }
+
 NONE: Header = dict.fromkeys(
     ("AcquisitionDate", "AcquisitionTime", "AcquisitionDateTime", "ContentDate", "ContentTime", "IssuerOfPatientID")
 )
@@ -194,10 +175,17 @@ def test_films_of_one_patient_are_in_order(tmp_path: Path, earlier: Header, late
     assert Patients(nobodys=SiteSettings().nobodys).are_in_order(*pair) is expected
 
 
-def test_a_file_that_is_no_film_is_of_nobody(tmp_path: Path) -> None:
-    film = stored(tmp_path, FIRST, "film")
-    film.path.write_bytes(b"no film")
+def test_a_file_that_is_no_film_is_of_nobody_and_a_search_remembers_no_number(tmp_path: Path) -> None:
+    patients, spool = Patients(), Spool(tmp_path / "spool")
+    folder = tmp_path / "spool" / "studies" / "1.2" / "received"
+    folder.mkdir(parents=True)
+    film = stored(folder, FIRST, f"{samples.film_uid(5)}~1~{'0' * 64}")
 
+    patients.earlier(stored(tmp_path, SECOND, "later"), spool)
+
+    remembered = repr(vars(patients)["_known"])
+    assert "patient=b" in remembered and "4711" not in remembered
+    film.path.write_bytes(b"no film")
     assert Patients().time_of(film) is None
 
 
@@ -214,19 +202,6 @@ def test_a_film_that_the_archive_rejected_is_no_earlier_one(tmp_path: Path) -> N
 
     assert [found.instance.sop_instance_uid for found in before] == [first.sop_instance_uid]
     assert Patients().earlier(second, spool) == []
-
-
-def test_a_search_remembers_no_number_of_a_patient(tmp_path: Path) -> None:
-    patients, spool = Patients(), Spool(tmp_path / "spool")
-    folder = tmp_path / "spool" / "studies" / "1.2" / "received"
-    folder.mkdir(parents=True)
-    stored(folder, FIRST, f"{samples.film_uid(5)}~1~{'0' * 64}")
-
-    patients.earlier(stored(tmp_path, SECOND, "later"), spool)
-
-    remembered = repr(vars(patients)["_known"])
-    assert "patient=b" in remembered
-    assert "4711" not in remembered
 
 
 @pytest.mark.parametrize(

@@ -38,15 +38,13 @@ from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web.application import build
-from node.web.dependencies import WebParts
-from node.web.look_files import Looks
 from tests.node.jobs.test_rounds import Bench
 from tests.support import films, workstation
 from tests.support.fakes import ScriptedReader
+from tests.support.finished import parts_of
 from tests.support.peers import LOOPBACK
 from tests.support.service import settings_for
 from tests.support.serving import read_to_end, serving
-from tests.support.spoken import PROMPTS
 from tests.support.web_access import as_user
 from tests.support.workstation import TRACKING, finding, group, note, rectangle, region, report, state
 
@@ -110,13 +108,6 @@ class Queued(ScriptedReader):
             holding.result(SECONDS)
 
 
-class Lost(ScriptedReader):
-    """A reader whose GPU is lost."""
-
-    def see(self, image: Radiograph) -> SeenFilm:
-        raise ModelLost("the GPU is lost")
-
-
 def kept(folder: Path) -> tuple[Spool, Instance]:
     spool = Spool(folder)
     return spool, films.keep(spool, films.thumbnail()).instance
@@ -133,17 +124,8 @@ def answerer_of(spool: Spool, reader: ScriptedReader) -> QuestionAnswerer:
 
 
 def pages_of(spool: Spool, answerer: QuestionAnswerer) -> ASGIApp:
-    settings, looks = Settings(storage=StorageSettings(directory=spool.directory)), Looks(spool.directory / "looks")
-    looks.close()
-    parts = WebParts(
-        in_force=lambda: settings,
-        spool=spool,
-        metrics=Metrics(),
-        prompts=lambda: PROMPTS,
-        answerer=lambda: answerer,
-        looks=looks,
-    )
-    return as_user(build(parts))
+    settings = Settings(storage=StorageSettings(directory=spool.directory))
+    return as_user(build(parts_of(settings, spool, answerer=lambda: answerer)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,12 +141,9 @@ def test_questions_survive_a_restart_and_go_with_their_study(tmp_path: Path) -> 
 
     again = Spool(tmp_path)
     again.sweep()
-    before = questions_of(again, film)
+    assert questions_of(again, film) == [made]
     finish(again, film)
-    is_removed = again.remove_study(film.study_uid)
-
-    assert before == [made]
-    assert is_removed
+    assert again.remove_study(film.study_uid)
     assert questions_of(again, film) == []
 
 
@@ -213,6 +192,10 @@ def test_a_study_that_is_removed_meanwhile_gets_no_folder_again(tmp_path: Path) 
 
 
 def test_a_lost_gpu_ends_the_process(tmp_path: Path) -> None:
+    class Lost(ScriptedReader):
+        def see(self, image: Radiograph) -> SeenFilm:
+            raise ModelLost("the GPU is lost")
+
     spool, film = kept(tmp_path)
     answerer = answerer_of(spool, Lost())
 
@@ -242,22 +225,18 @@ def test_too_many_questions_are_told_when_to_come_back(tmp_path: Path) -> None:
     assert refused.headers["Content-Type"] == "application/problem+json"
 
 
-def close(connection: socket.socket) -> None:
-    connection.close()
-
-
 def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
-def close_sending(connection: socket.socket) -> None:
-    connection.shutdown(socket.SHUT_WR)
-
-
-@pytest.mark.parametrize("leave", [close, reset, close_sending])
+@pytest.mark.parametrize(
+    ("leave", "may_hear"),
+    [(socket.socket.close, False), (reset, False), (lambda connection: connection.shutdown(socket.SHUT_WR), True)],
+    ids=["closes", "resets", "sends no more"],
+)
 def test_a_question_leaves_the_queue_when_its_client_has_gone(
-    tmp_path: Path, leave: Callable[[socket.socket], None]
+    tmp_path: Path, leave: Callable[[socket.socket], None], may_hear: bool
 ) -> None:
     spool, film = kept(tmp_path)
     reader = Queued()
@@ -272,14 +251,12 @@ def test_a_question_leaves_the_queue_when_its_client_has_gone(
             connection = served.connect(request)
             assert reader.asked.wait(SECONDS)
             leave(connection)
-            has_left = reader.left.wait(SECONDS)
-            told = read_to_end(connection) if leave is close_sending else b""
+            assert reader.left.wait(SECONDS)
+            told = read_to_end(connection) if may_hear else b""
             connection.close()
-        after_it = questions_of(spool, film)
+        assert questions_of(spool, film) == []
         answered = served.ask(request)
 
-    assert has_left
-    assert after_it == []
     assert told == b"" or told.startswith(b"HTTP/1.1 503")
     assert answered.startswith(b"HTTP/1.1 201")
     assert len(questions_of(spool, film)) == 1
@@ -378,22 +355,17 @@ def test_an_object_is_answered_once(study: Asking) -> None:
     assert len(study.spool.documents(STUDY, "questions")) == 1
 
 
-def test_an_object_waits_for_its_film_and_ends_with_a_reason(study: Asking) -> None:
-    assert (study.look(REPORT).wait_seconds or 0.0) > 0.0
+def test_an_object_waits_for_its_film_in_its_own_study_and_ends_with_a_reason(study: Asking) -> None:
+    films.keep(study.spool, films.as_another(films.thumbnail(), "other", study="another study"))
+    other = films.as_another(films.thumbnail(), "other")
+    assert (study.look(report(other, group(region(other, "POLYLINE", SQUARE)))).wait_seconds or 0.0) > 0.0
     assert study.mark().is_open
 
     hasty = replace(study.steps, settings=replace(ASKED_BY_ALL, wait_minutes=0.0))
-    assert hasty.look(STUDY, str(REPORT.SOPInstanceUID)) == Looked()
+    assert hasty.look(STUDY, study.mark().sop_instance_uid) == Looked()
 
     assert not study.mark().is_open
     assert "did not arrive" in study.mark().reasons[0]
-
-
-def test_a_film_of_another_study_is_not_asked_about(study: Asking) -> None:
-    other = films.as_another(films.thumbnail(), "other", study="another study")
-    films.keep(study.spool, other)
-
-    assert study.look(report(other, group(region(other, "POLYLINE", SQUARE)))).wait_seconds
 
 
 @pytest.mark.parametrize(
@@ -415,27 +387,17 @@ def test_what_cannot_be_answered_says_why(study: Asking, asking: Dataset, reason
     assert [(line["event"], line["calling_aet"]) for line in said] == [("question.refused", "TESTER")]
 
 
-def test_each_graphic_of_an_object_is_answered(study: Asking) -> None:
-    boxes = [rectangle(2, 3, 20, 30), rectangle(40, 3, 60, 30), workstation.graphic("POINT", [3, 3])]
+def test_each_graphic_of_an_object_is_answered_cut_at_the_edges_of_the_film(study: Asking) -> None:
+    graphics = [rectangle(2, 3, 20, 30), rectangle(-9, -8, 20, 30), rectangle(200, 210, 990, 990)]
     study.keep(FILM)
 
-    assert len(study.look(state(FILM, graphics=boxes)).questions) == 2
+    asked = study.look(state(FILM, graphics=[*graphics, workstation.graphic("POINT", [3, 3])])).questions
+
+    answers = [answer_steps.stored_question(study.spool, STUDY, each).answer for each in asked]
+    assert [each.question.box and each.question.box.edges for each in answers] == [
+        (2, 3, 20, 30), (0, 0, 20, 30), (200, 210, FILM.Columns, FILM.Rows)
+    ]  # fmt: skip
     assert "no area" in study.mark().reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("corners", "part"),
-    [((-9, -8, 20, 30), (0, 0, 20, 30)), ((200, 210, 990, 990), (200, 210, FILM.Columns, FILM.Rows))],
-)
-def test_a_box_is_cut_at_the_edges_of_its_film(
-    study: Asking, corners: tuple[float, float, float, float], part: tuple[float, float, float, float]
-) -> None:
-    study.keep(FILM)
-
-    (question,) = study.look(state(FILM, graphics=[rectangle(*corners)])).questions
-
-    asked = answer_steps.stored_question(study.spool, STUDY, question).answer.question
-    assert asked.box is not None and asked.box.edges == part
 
 
 def references(dataset: Dataset, keyword: str) -> set[str]:

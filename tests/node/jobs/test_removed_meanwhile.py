@@ -14,17 +14,14 @@ from starlette.testclient import TestClient
 
 from models.documents import encode
 from node.config import Settings
-from node.metrics import Metrics
 from node.store import questions
 from node.store.ledger import open_ledger
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
 from node.web import application
-from node.web.dependencies import WebParts
-from node.web.look_files import Looks
 from tests.support import films, samples
+from tests.support.finished import parts_of
 from tests.support.service import settings_for
-from tests.support.spoken import PROMPTS
 from tests.support.web_access import as_user
 
 SEEN = films.thumbnail()
@@ -65,40 +62,34 @@ def spool(settings: Settings) -> Spool:
     return spool
 
 
-class Removal:
-    """Removes the study when somebody lists one of its folders: before the list is made, or right after it."""
-
-    def __init__(self, spool: Spool, folder: str, *, is_after: bool) -> None:
-        self._spool, self._is_after, self._scan = spool, is_after, os.scandir
-        self._folder = spool.directory / "studies" / STUDY / folder
-        self.is_done = False
-
-    def scan(self, path: str | Path) -> AbstractContextManager[object]:
-        """List a folder, in the place of `os.scandir`."""
-        if self.is_done or path != self._folder:
-            return self._scan(path)
-        self.is_done = True
-        with self._scan(path) as entries:
-            listed = list(entries)
-        assert self._spool.remove_study(STUDY)
-        return nullcontext(listed) if self._is_after else self._scan(path)
+Removing = Callable[[str], Callable[[], bool]]
+"""Has the study removed when somebody lists this folder of it; tells whether that has happened."""
 
 
 @pytest.fixture(params=["before", "after"])
-def removing(request: pytest.FixtureRequest, spool: Spool, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Removal]:
-    def removing_at(folder: str) -> Removal:
-        removal = Removal(spool, folder, is_after=request.param == "after")
-        monkeypatch.setattr(os, "scandir", removal.scan)
-        return removal
+def removing(request: pytest.FixtureRequest, spool: Spool, monkeypatch: pytest.MonkeyPatch) -> Removing:
+    """Remove the study before a folder is listed, or right after it."""
+    scan, done = os.scandir, list[bool]()
+
+    def removing_at(folder: str) -> Callable[[], bool]:
+        def scan_and_remove(path: str | Path) -> AbstractContextManager[object]:
+            if done or path != spool.directory / "studies" / STUDY / folder:
+                return scan(path)
+            done.append(True)
+            with scan(path) as entries:
+                listed = list(entries)
+            assert spool.remove_study(STUDY)
+            return nullcontext(listed) if request.param == "after" else scan(path)
+
+        monkeypatch.setattr(os, "scandir", scan_and_remove)
+        return lambda: bool(done)
 
     return removing_at
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("look", list(LOOKS))
-def test_a_look_at_a_study_that_goes_sees_less(
-    spool: Spool, removing: Callable[[str], Removal], look: str, folder: str
-) -> None:
+def test_a_look_at_a_study_that_goes_sees_less(spool: Spool, removing: Removing, look: str, folder: str) -> None:
     before = LOOKS[look](spool)
     removing(folder)
 
@@ -109,17 +100,12 @@ def test_a_look_at_a_study_that_goes_sees_less(
 @pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_page_of_a_study_that_goes_is_answered(
-    settings: Settings, spool: Spool, removing: Callable[[str], Removal], folder: str, path: str
+    settings: Settings, spool: Spool, removing: Removing, folder: str, path: str
 ) -> None:
-    looks = Looks(spool.directory / "looks")
-    looks.close()
-    built = application.build(
-        WebParts(in_force=lambda: settings, spool=spool, metrics=Metrics(), prompts=lambda: PROMPTS, looks=looks)
-    )
-    client = TestClient(as_user(built), raise_server_exceptions=False)
+    client = TestClient(as_user(application.build(parts_of(settings, spool))), raise_server_exceptions=False)
     assert client.get(path).status_code == 200
-    removal = removing(folder)
+    is_removed = removing(folder)
 
     assert client.get(path).status_code in (200, 404, 410)
 
-    assert removal.is_done or path.endswith("questions") or folder == "conflicts"
+    assert is_removed() or path.endswith("questions") or folder == "conflicts"

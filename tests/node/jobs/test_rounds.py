@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from node.output_kinds import DEFAULT_OUTPUTS
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
-from node.settings.destinations import DicomDestination
+from node.settings.destinations import DestinationSettings, DicomDestination
 from node.store import questions
 from node.store.database import connect
 from node.store.ledger import Ledger
@@ -145,15 +145,18 @@ class Bench:
         zone: str = "UTC",
         spool: Spool | None = None,
         character_set: str = "",
+        destinations: Sequence[DestinationSettings] = (),
+        reader: ScriptedReader | None = None,
     ) -> None:
         self.spool, self.reader = spool or Spool(folder, character_set=character_set), CountingReader()
         self.ledger = Ledger(connect(folder / "ledger.sqlite"))
-        destinations = [
+        wanted = destinations or [
             DicomDestination(name=name, ae_title="ARCHIVE", host=peers.LOOPBACK, port=104, outputs=outputs)
             for name in archives or ("archive",)
         ]
-        pipeline = senders.pipeline(self.spool, reader=self.reader, kinds=outputs, zone=zone)
-        self.steps = senders.steps(pipeline, self.ledger, *destinations)
+        kinds = dict.fromkeys(kind for destination in wanted for kind in destination.outputs)
+        pipeline = senders.pipeline(self.spool, reader=reader or self.reader, kinds=tuple(kinds), zone=zone)
+        self.steps = senders.steps(pipeline, self.ledger, *wanted)
 
     def receive(self, film: Dataset) -> None:
         films.keep(self.spool, film, study_uid=STUDY)

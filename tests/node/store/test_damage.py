@@ -7,6 +7,7 @@ import io
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from node.errors import InputError, NodeError, where
 from node.receive.intake import IncomingFile
 from node.service import app
 from node.store import database, files
+from node.store.ledger import is_away
 from tests.support import films, peers
 from tests.support.damage import (
     FILM,
@@ -35,20 +37,7 @@ from tests.support.damage import (
 )
 from tests.support.fakes import ScriptedReader
 from tests.support.listening import listening
-from tests.support.service import Service, run_command, settings_for
-
-
-@pytest.mark.parametrize("damage", [flip_a_pixel, flip_the_name, flip_the_transfer_syntax, cut])
-def test_a_damaged_film_is_parked_and_not_read(bench: Bench, damage: Callable[[Path], None]) -> None:
-    damage(bench.keep(FILM))
-
-    assert bench.round() == (["damaged"], [])
-
-    assert not list(bench.folder.rglob("outputs/*"))
-    (parked,) = bench.ledger.parked()
-    assert (parked.study, parked.stage) == (STUDY, "read")
-    assert parked.reason.startswith("damaged: film")
-    assert bench.damaged("film") == 1
+from tests.support.service import settings_for
 
 
 @pytest.mark.parametrize(
@@ -61,33 +50,38 @@ def test_a_damaged_film_is_parked_and_not_read(bench: Bench, damage: Callable[[P
         (Path.unlink, False),
     ],
 )
-def test_a_film_beside_a_damaged_one_is_answered(bench: Bench, damage: Callable[[Path], None], is_named: bool) -> None:
+def test_a_damaged_film_is_parked_and_the_one_beside_it_answered(
+    bench: Bench, damage: Callable[[Path], None], is_named: bool
+) -> None:
     path, other = bench.keep(FILM), bench.keep(OTHER)
     plan = bench.plan()
     damage(path)
 
-    assert bench.steps.read(STUDY, other.name) == "read"
-    assert bench.steps.read(STUDY, path.name) == "damaged"
+    assert [bench.steps.read(STUDY, each.name) for each in (other, path)] == ["read", "damaged"]
     written = bench.steps.write(plan)
-
     assert written is not None
+    bench.steps.finish(plan, ["damaged", "read"], written)
+
     report = bench.output("sr").read_bytes()
     assert str(OTHER.PatientName).encode() in report
     assert (b"Not processed: its stored copy was damaged" in report) is is_named
     assert written.mark.parked == {path.name: "damaged"}
+    (parked,) = bench.ledger.parked()
+    assert (parked.study, parked.stage, parked.reason.partition(" ")[0]) == (STUDY, "read", "damaged:")
 
 
 def test_a_damaged_film_sent_again_is_read_as_the_same_version(bench: Bench) -> None:
     path = bench.keep(FILM)
     flip_a_pixel(path)
-    assert bench.round()[0] == ["damaged"]
+    assert bench.round() == (["damaged"], [])
+    assert not list(bench.folder.rglob("outputs/*"))
+    assert bench.damaged("film") == 1
 
     kept = films.keep(bench.spool, FILM)
 
     assert (kept.instance.path, kept.instance.number, kept.is_new) == (path, 1, True)
     outcomes, deliveries = bench.round()
-    assert outcomes == ["read"]
-    assert sorted(delivery.kind for delivery in deliveries) == ["gsps", "sr"]
+    assert (outcomes, sorted(delivery.kind for delivery in deliveries)) == (["read"], ["gsps", "sr"])
     assert bench.ledger.study_state(STUDY) == "finished"
 
 
@@ -123,19 +117,6 @@ def test_a_film_damaged_after_its_round_is_not_forgotten_later(bench: Bench) -> 
     assert bench.ledger.parked() == []
 
 
-def test_a_film_that_vanishes_during_its_round_is_parked(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    plan = bench.plan()
-    path.unlink()
-
-    assert bench.steps.read(STUDY, path.name) == "damaged"
-    written = bench.steps.write(plan)
-    assert written is not None
-    bench.steps.finish(plan, ["damaged"], written)
-
-    assert [parked.stage for parked in bench.ledger.parked()] == ["read"]
-
-
 def test_a_damaged_film_resent_in_its_round_is_read_in_another(bench: Bench) -> None:
     path = bench.keep(FILM)
     plan = bench.plan()
@@ -159,29 +140,23 @@ def test_rounds_with_a_parked_film_write_and_send_nothing_twice(bench: Bench) ->
     assert [bench.round()[1] for _ in range(2)] == [[], []]
 
 
-def test_the_answer_to_a_parked_film_names_the_earlier_report(bench: Bench) -> None:
+def test_the_report_on_a_parked_film_is_written_again_and_named_by_the_answer(bench: Bench) -> None:
     interrupted(bench, bench.keep(FILM))
-    assert bench.round()[0] == ["interrupted"]
-    before = dcmread(bench.output("sr"))
-    bench.spool.forget_interrupted_readings(STUDY)
+    outcomes, [report] = bench.round()
+    assert outcomes == ["interrupted"]
+    path = bench.output("sr")
+    before = path.read_bytes()
+    cut(path)
+    assert bench.send(report) == "delayed"
+    bench.steps.plan(STUDY)
+    assert path.read_bytes() == before
 
+    bench.spool.forget_interrupted_readings(STUDY)
     assert bench.round()[0] == ["read"]
 
     [study] = dcmread(bench.output("sr")).PredecessorDocumentsSequence
     [series] = study.ReferencedSeriesSequence
-    assert [item.ReferencedSOPInstanceUID for item in series.ReferencedSOPSequence] == [before.SOPInstanceUID]
-
-
-def test_the_report_on_a_parked_film_can_be_written_again(bench: Bench) -> None:
-    interrupted(bench, bench.keep(FILM))
-    _, [report] = bench.round()
-    before = bench.output("sr").read_bytes()
-    cut(bench.output("sr"))
-    assert bench.send(report) == "delayed"
-
-    bench.steps.plan(STUDY)
-
-    assert bench.output("sr").read_bytes() == before
+    assert [item.ReferencedSOPInstanceUID for item in series.ReferencedSOPSequence] == [report.sop_instance_uid]
 
 
 def test_a_damaged_reading_is_made_again(bench: Bench) -> None:
@@ -293,37 +268,18 @@ def test_a_disk_that_is_gone_parks_no_delivery(bench: Bench) -> None:
     assert bench.ledger.parked() == []
 
 
-@pytest.mark.drill(part="peers")
-def test_an_operator_sees_a_damaged_film_and_a_resend_is_read(tmp_path: Path) -> None:
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port, quiet_seconds=2.0)
-        with Service(settings) as node:
-            assert peers.send(FILM, port=node.dicom_port) == 0
-            flip_the_name(next((tmp_path / "node").rglob("received/*.dcm")))
-            node.wait_for("study.parked")
-            status = run_command("status", node.settings_path).stdout
-            metrics = node.metrics()
-
-            assert peers.send(FILM, port=node.dicom_port) == 0
-            archive.wait_for_kept(2)
-
-            assert f"parked {STUDY} at read: damaged: film {FILM.SOPInstanceUID}" in status
-            assert 'cxr_damaged_total{what="film"} 1.0' in metrics
-            assert {str(received.dataset.PatientName) for received in archive.kept} == {str(FILM.PatientName)}
-            assert node.stop() == 0
-
-
 OPEN: Final = os.open
 TAKING_NOTHING: Final = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO]
 
 
-class FailingDisk:
-    """Answers the reading of some files as a disk does that has lost a part of them."""
+Lose = Callable[[str, str, int], None]
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self._patch = patch
 
-    def lose(self, method: str, ending: str, *, number: int = errno.EIO) -> None:
+@pytest.fixture
+def lose(monkeypatch: pytest.MonkeyPatch) -> Lose:
+    """Let a method of `Path` fail, for files with an ending, as on a disk that has lost a part of them."""
+
+    def lose(method: str, ending: str, number: int) -> None:
         real = getattr(Path, method)
 
         def lost(path: Path, *arguments: object, **named: object) -> object:
@@ -331,29 +287,23 @@ class FailingDisk:
                 raise OSError(number, os.strerror(number), str(path))
             return real(path, *arguments, **named)
 
-        self._patch.setattr(Path, method, lost)
+        monkeypatch.setattr(Path, method, lost)
+
+    return lose
 
 
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> FailingDisk:
-    return FailingDisk(monkeypatch)
-
-
-def test_a_film_that_the_disk_has_lost_a_part_of_is_damaged(bench: Bench, disk: FailingDisk) -> None:
+@pytest.mark.parametrize(
+    ("method", "number", "outcomes"), [("open", errno.EIO, {"damaged", "read"}), ("stat", errno.EUCLEAN, {"read"})]
+)
+def test_a_film_that_the_disk_has_lost_delays_no_other(
+    bench: Bench, lose: Lose, method: str, number: int, outcomes: set[str]
+) -> None:
     path = bench.keep(FILM)
     bench.keep(OTHER)
-    disk.lose("open", path.name)
-
-    assert set(bench.round()[0]) == {"damaged", "read"}
-
-
-def test_a_film_on_a_bad_disk_sector_delays_no_other_film(bench: Bench, disk: FailingDisk) -> None:
-    path = bench.keep(FILM)
-    bench.keep(OTHER)
-    disk.lose("stat", path.name, number=errno.EUCLEAN)
+    lose(method, path.name, number)
 
     assert bench.steps.place(STUDY) is not None
-    assert "read" in bench.round()[0]
+    assert set(bench.round()[0]) >= outcomes
 
 
 def test_a_read_error_after_hashing_is_no_fault_of_the_film(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,12 +320,12 @@ def test_a_read_error_after_hashing_is_no_fault_of_the_film(bench: Bench, monkey
 
 
 @pytest.mark.parametrize("ending", [".begun", "000001.json"])
-def test_a_small_file_that_the_disk_has_lost_ends_no_round(bench: Bench, disk: FailingDisk, ending: str) -> None:
+def test_a_small_file_that_the_disk_has_lost_ends_no_round(bench: Bench, lose: Lose, ending: str) -> None:
     path = bench.keep(FILM)
     bench.round()
     interrupted(bench, path)
     bench.keep(OTHER)
-    disk.lose("read_bytes", ending)
+    lose("read_bytes", ending, errno.EIO)
 
     assert "read" in bench.round()[0]
 
@@ -407,36 +357,34 @@ def disk_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
 
 
 @pytest.mark.parametrize(
-    ("call", "number"),
-    [*(("open", number) for number in TAKING_NOTHING), ("write", errno.ENOSPC), ("write", errno.EROFS)],
+    ("call", "number", "said"),
+    [
+        *(("open", number, f"not writable now .{os.strerror(number)}") for number in TAKING_NOTHING),
+        *(("write", number, f"not writable now .{os.strerror(number)}") for number in (errno.ENOSPC, errno.EROFS)),
+        ("open", errno.EACCES, "cannot be used"),
+    ],
 )
-def test_a_start_on_such_a_disk_is_no_fault_of_settings(
-    tmp_path: Path, disk_full: Disk, call: str, number: int
+def test_a_start_on_such_a_disk_is_no_fault_of_settings_unless_the_folder_may_not_be_used(
+    tmp_path: Path, disk_full: Disk, call: str, number: int, said: str
 ) -> None:
-    settings = settings_for(tmp_path / "node", archive_port=104)
     disk_full.fail(number, call)
 
     with (
-        pytest.raises(NodeError, match=f"not writable now .{os.strerror(number)}") as raised,
-        app.run(settings, reader=ScriptedReader),
-    ):
-        pass
-
-    assert not isinstance(raised.value, InputError)
-
-
-def test_a_folder_that_may_not_be_used_is_a_wrong_setting(tmp_path: Path, disk_full: Disk) -> None:
-    disk_full.fail(errno.EACCES, "open")
-
-    with (
-        pytest.raises(InputError, match="cannot be used"),
+        pytest.raises(NodeError, match=said) as raised,
         app.run(settings_for(tmp_path / "node", archive_port=104), reader=ScriptedReader),
     ):
         pass
 
+    assert isinstance(raised.value, InputError) is (number == errno.EACCES)
 
-@pytest.mark.parametrize("number", TAKING_NOTHING)
-@pytest.mark.parametrize("calls", [("open",), ("write",), ("fsync",), ("rename",), ("write", "unlink")])
+
+@pytest.mark.parametrize(
+    ("number", "calls"),
+    [
+        *((number, ("open",)) for number in TAKING_NOTHING),
+        *((errno.ENOSPC, calls) for calls in (("write",), ("fsync",), ("rename",), ("write", "unlink"))),
+    ],
+)
 def test_a_sender_is_told_to_send_again_later(
     tmp_path: Path, disk_full: Disk, number: int, calls: tuple[str, ...]
 ) -> None:
@@ -461,15 +409,20 @@ def test_over_http_it_is_the_same(tmp_path: Path, disk_full: Disk, number: int) 
         assert getattr(raised.value, "status", None) == 0xA700
 
 
-def test_a_database_without_room_is_named(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "small") as connection:
-        connection.execute("pragma max_page_count = 2")
-        with pytest.raises(sqlite3.OperationalError) as raised:
+def test_a_database_without_room_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    (tmp_path / "damaged").write_bytes(b"no database" * 1000)
+    errors = list[sqlite3.Error]()
+    for name in ("small", "damaged"):
+        with closing(sqlite3.connect(tmp_path / name)) as connection, pytest.raises(sqlite3.Error) as raised:
+            connection.execute("pragma max_page_count = 2")
             connection.executescript("create table a (b); create table c (d); create table e (f); create table g (h)")
+        errors.append(raised.value)
+    errors.append(sqlite3.OperationalError("database is locked"))
 
-    assert database.is_not_writable(raised.value)
-    assert database.is_not_writable(sa.exc.OperationalError("", None, raised.value))
-    assert not database.is_not_writable(ValueError())
+    assert [database.is_not_writable(error) for error in errors] == [True, False, False]
+    assert [database.is_damaged(error) for error in errors] == [False, True, False]
+    assert [is_away(error) for error in errors] == [False, True, False]
+    assert database.is_not_writable(sa.exc.OperationalError("", None, errors[0]))
 
 
 def test_what_the_log_says_of_a_full_disk_names_it(tmp_path: Path, disk_full: Disk) -> None:

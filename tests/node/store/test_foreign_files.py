@@ -84,14 +84,6 @@ def test_a_strange_folder_among_the_studies_is_no_study(spool: Spool) -> None:
     assert found == {"1.2.9": ((), False)}
 
 
-def test_a_mark_of_another_form_leaves_its_films_unread(spool: Spool) -> None:
-    films.keep(spool, films.thumbnail(), study_uid=STUDY)
-    rounds = spool.directory / "studies" / STUDY / "rounds"
-    files.make_folder(rounds)
-    (rounds / "000001.json").write_text('{"number": "first"}', encoding="utf-8")
-
-    assert spool.rounds(STUDY) == []
-    assert spool.has_unread(STUDY)
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["a new folder", "an old folder"])

@@ -30,7 +30,7 @@ from node.service import app
 from node.service.receiver import open_receiving
 from node.settings.http import HttpSettings
 from node.store import database, questions
-from node.store.ledger import Ledger, is_away, open_ledger
+from node.store.ledger import Ledger, open_ledger
 from node.store.spool import DocumentKind, Spool
 from tests.support import films, peers
 from tests.support.damage import cut
@@ -115,12 +115,13 @@ def flip_in_an_index(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [overwrite_the_beginning, overwrite_a_page, cut, flip_in_an_index])
-def test_a_damaged_database_is_moved_aside(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_database_is_moved_aside_and_a_good_one_stays(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     settings = settings_for(tmp_path, archive_port=104)
     with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
         for number in range(20):
             ledger.set_study(f"1.2.{number}", "parked", stage="read", reason="why")
     path = tmp_path / "ledger.sqlite"
+    assert database.set_damaged_aside(settings.storage, database.LEDGER) is None
     without_journal(path)
     damage(path)
 
@@ -271,28 +272,6 @@ def test_a_process_ends_with_the_code_that_tells_its_supervisor_why(
             signal.signal(number, handler)
 
     assert found == code
-
-
-def test_a_good_database_stays_where_it_is(tmp_path: Path) -> None:
-    storage = settings_for(tmp_path, archive_port=104).storage
-    with closing(Ledger(database.open_ledger(storage))) as ledger:
-        ledger.set_study("1.2.3", "parked", stage="read", reason="why")
-
-    assert database.set_damaged_aside(storage, database.LEDGER) is None
-
-    with closing(Ledger(database.open_ledger(storage))) as ledger:
-        assert [parked.study for parked in ledger.parked()] == ["1.2.3"]
-
-
-@pytest.mark.drill(part="kills")
-def test_an_error_of_a_damaged_database_parks_no_single_study(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.sqlite"
-    path.write_bytes(b"no database" * 1000)
-    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.DatabaseError) as found:
-        connection.execute("SELECT 1 FROM sqlite_master")
-
-    assert is_away(found.value)
-    assert not database.is_damaged(sqlite3.OperationalError("database is locked"))
 
 
 def test_a_second_opening_of_a_database_drops_no_lock(tmp_path: Path) -> None:
