@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -25,7 +24,6 @@ from pynetdicom.association import Association
 from pynetdicom.pdu import P_DATA_TF
 
 from node.deliver.commitment import Commitments
-from node.deliver.connections import end
 from node.deliver.dicom import confirm, judge, judge_request
 from node.deliver.kinds import Asking, Calling
 from node.domain import Delivery
@@ -50,15 +48,9 @@ def deliver(film: Path, archive: peers.ReceivingArchive) -> None:
     senders.deliver(film.read_bytes(), to(archive), calling_aet="CHEX")
 
 
-def test_an_object_arrives_as_it_lies_on_disk(archive: peers.ReceivingArchive, film: Path) -> None:
-    deliver(film, archive)
-
-    (received,) = archive.kept
-    assert received.calling_ae == "CHEX"
-    assert received.dataset == films.thumbnail()
-
-
-def test_an_archive_may_take_its_time(archive: peers.ReceivingArchive, film: Path) -> None:
+def test_an_object_arrives_as_it_lies_on_disk_though_an_archive_may_take_its_time(
+    archive: peers.ReceivingArchive, film: Path
+) -> None:
     archive.hang()
     patient, impatient = (replace(to(archive), answer_seconds=seconds) for seconds in (30.0, 0.3))
 
@@ -70,6 +62,9 @@ def test_an_archive_may_take_its_time(archive: peers.ReceivingArchive, film: Pat
         assert not delivery.done()
         archive.accept()
         delivery.result(timeout=30)
+
+    received = archive.kept[-1]
+    assert (received.calling_ae, received.dataset) == ("CHEX", films.thumbnail())
 
 
 def test_an_archive_that_answers_no_release_has_it(film: Path) -> None:
@@ -164,15 +159,6 @@ def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
 
     peers.wait_until(lambda: bool(committing.reported), what="the archive hears that it was understood")
     assert committing.reported == [0x0000]
-
-
-def test_a_release_without_an_end_is_aborted() -> None:
-    over = threading.Event()
-    waiting = SimpleNamespace(is_established=True, release=over.wait, abort=over.set)
-
-    end(cast(Association, waiting), limit_seconds=0.05)
-
-    assert over.is_set()
 
 
 def test_a_destination_answers_if_it_accepts_any_association(archive: peers.ReceivingArchive) -> None:

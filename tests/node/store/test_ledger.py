@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from node.config import StorageSettings
-from node.domain import STUDY_STATES, Delivery, DeliveryState, StudyState
+from node.domain import STUDY_STATES, Delivery, DeliveryState
 from node.store.database import connect
 from node.store.ledger import Ledger, Parked, is_away
 from node.store.ledger_queries import finished_after
@@ -39,24 +39,17 @@ def test_commits_survive_a_power_cut_and_writers_wait_in_line(tmp_path: Path) ->
     assert patience >= 30_000, "in milliseconds; Python's default is 5 s"
 
 
-def test_the_last_state_of_a_study_counts(ledger: Ledger) -> None:
-    ledger.set_study("1", "receiving")
-    ledger.set_study("1", "finished")
-    ledger.set_study("2", "parked", stage="read", reason="why")
-
-    assert ledger.overview().studies == {"finished": 1, "parked": 1}
-    assert ledger.study_state("1") == "finished"
-    assert ledger.study_state("3") is None
-
-
-@pytest.mark.parametrize("state", STUDY_STATES)
-def test_a_study_is_listed_with_its_findings_when_its_round_is_over(
-    ledger: Ledger, storage: StorageSettings, state: StudyState
+def test_the_last_state_of_a_study_counts_and_lists_it_when_its_round_is_over(
+    ledger: Ledger, storage: StorageSettings
 ) -> None:
-    ledger.set_study("1", state)
+    for state in STUDY_STATES:
+        ledger.set_study(f"1.{state}", "receiving")
+        ledger.set_study(f"1.{state}", state)
 
-    listed = finished_after(storage, (0.0, ""), before=time.time() + 1, limit=2)
-    assert [study for study, _ in listed] == (["1"] if state in ("finished", "parked") else [])
+    assert ledger.overview().studies == dict.fromkeys(STUDY_STATES, 1)
+    assert (ledger.study_state("1.finished"), ledger.study_state("3")) == ("finished", None)
+    listed = finished_after(storage, (0.0, ""), before=time.time() + 1, limit=9)
+    assert {study for study, _ in listed} == {"1.finished", "1.parked"}
 
 
 def test_only_what_is_still_parked_waits_again(ledger: Ledger) -> None:
@@ -89,6 +82,15 @@ def test_a_state_is_recorded_unless_the_delivery_was_abandoned(ledger: Ledger) -
 
     assert not ledger.set_delivery(delivery(), DeliveryState.SENDING, attempts=2)
     assert ledger.delivery_state(delivery()) is DeliveryState.ABANDONED
+
+
+def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledger) -> None:
+    ledger.add_delivery(numbered(1))
+    ledger.set_delivery(numbered(2), WAITING, attempts=1, reason="timed out")
+    ledger.set_sent(numbered(3), attempts=1)
+
+    assert ledger.withhold("pacs", ["2.1", "2.2", "2.3"]) == {"2.1"}
+    assert ledger.overview().deliveries == {("pacs", "abandoned"): 2, ("pacs", "sent"): 1}
 
 
 def test_a_study_belongs_to_one_workflow_until_that_is_over(ledger: Ledger) -> None:
@@ -137,7 +139,8 @@ def test_parked_work_is_listed_with_its_reason(ledger: Ledger, is_noted: bool) -
         Parked(study="2", stage="write", reason="why"),
         Parked(study="1", stage="deliver pacs", reason="refused"),
     ]
-    assert ledger.parked_deliveries(study_uid="1") == ledger.parked_deliveries(destination="pacs") == [delivery()]
+    found = [ledger.parked_deliveries(**of) for of in ({"study_uid": "1"}, {"destination": "pacs"})]
+    assert found == [[delivery()]] * 2
     assert ledger.parked_deliveries(destination="ris") == []
 
 
@@ -197,6 +200,10 @@ def test_a_pause_counts_from_its_first_failure_after_a_success_and_has_the_last_
     assert sent <= found[0].since == found[1].since == found[2].since
     assert [pause.reason for pause in found] == ["no 1", "no 2", "no other"]
 
+    ledger.set_sent(numbered(2), attempts=1)
+    ledger.set_delivery(numbered(1), WAITING, attempts=2, reason="no connection", is_down=True)
+    assert set(ledger.overview().pauses) == {"pacs"}, "also by an object that was refused before the success"
+
 
 def test_an_answer_that_leaves_it_open_is_counted_until_a_person_looks(ledger: Ledger) -> None:
     ledger.add_delivery(delivery())
@@ -207,16 +214,6 @@ def test_an_answer_that_leaves_it_open_is_counted_until_a_person_looks(ledger: L
         counted.append(record and record.unclear)
 
     assert counted == [1, 2, 0]
-
-
-def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledger) -> None:
-    for number in (1, 2, 3):
-        ledger.add_delivery(numbered(number))
-    ledger.set_delivery(numbered(2), WAITING, attempts=1, reason="timed out")
-    ledger.set_sent(numbered(3), attempts=1)
-
-    assert ledger.withhold("pacs", ["2.1", "2.2", "2.3"]) == {"2.1"}
-    assert ledger.overview().deliveries == {("pacs", "abandoned"): 2, ("pacs", "sent"): 1}
 
 
 @pytest.mark.parametrize(
@@ -231,15 +228,6 @@ def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledg
 )
 def test_only_a_database_that_does_not_answer_holds_up_all_work(error: BaseException, expected: bool) -> None:
     assert is_away(error) is expected
-
-
-def test_a_refused_object_delays_a_destination_found_down(ledger: Ledger) -> None:
-    ledger.set_delivery(numbered(1), WAITING, attempts=1, reason="refused")
-    ledger.set_sent(numbered(2), attempts=1)
-
-    ledger.set_delivery(numbered(1), WAITING, attempts=2, reason="no connection", is_down=True)
-
-    assert set(ledger.overview().pauses) == {"pacs"}
 
 
 def is_recent(moment: datetime | None) -> bool:
@@ -317,17 +305,6 @@ def test_an_answer_counts_only_for_objects_that_were_asked_for(ledger: Ledger) -
     assert lost and (lost.state, lost.attempts, lost.failures, lost.reason) == (DeliveryState.WAITING, 0, 1, "lost")
     assert lost.awaits_commitment
     assert ledger.open_deliveries() == [numbered(2), numbered(4)]
-
-
-def test_a_commitment_that_comes_late_ends_what_was_parked(ledger: Ledger) -> None:
-    ledger.set_sent(numbered(1), attempts=1, awaits_commitment=True)
-    ledger.add_transaction("2.25.1", [numbered(1)])
-    ledger.set_delivery(numbered(1), PARKED, attempts=1, reason="no answer")
-
-    assert ledger.set_answered("2.25.1", kept=[numbered(1)], failed={}) == [numbered(1)]
-
-    record = ledger.delivery_record(numbered(1))
-    assert record and (record.state, record.reason) == (DeliveryState.COMMITTED, None)
 
 
 @pytest.mark.drill(part="processes")

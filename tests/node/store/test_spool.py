@@ -1,8 +1,9 @@
-"""The spool: what is kept survives, whatever comes with it, and what comes again under one UID is told apart."""
+"""The spool: what is kept survives and is found, and what comes again under one UID is told apart."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import struct
 import threading
@@ -26,13 +27,14 @@ from pydicom.uid import (
 )
 
 from node.domain import OutputObject
-from node.errors import Refused, SpoolFull
-from node.store import files
+from node.errors import InputError, Refused, SpoolFull
+from node.store import files, questions
 from node.store.files import TEMPORARY, make_folder, make_private
 from node.store.incoming import Incoming, has_other_pixels
-from node.store.received import Kept, is_intact, with_hash
+from node.store.received import Instance, Kept, is_intact, with_hash
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
+from node.store.study_facts import elsewhere, films_of
 from tests.support import films, peers
 from tests.support.listening import Node, listening
 
@@ -588,3 +590,54 @@ def test_a_conflict_is_one_with_the_newest_version(spool: Spool) -> None:
 
 def send(node: Node, film: Dataset) -> int | None:
     return peers.send(film, port=node.listener.port)
+
+
+@pytest.fixture
+def film(spool: Spool) -> Instance:
+    return films.keep(spool, films.thumbnail()).instance
+
+
+def remove(spool: Spool, film: Instance) -> None:
+    spool.mark_round(film.study_uid, mark(film.path.name))
+    assert spool.remove_study(film.study_uid)
+
+
+def test_a_film_of_another_process_is_found_at_once_and_no_entry_without_its_file(tmp_path: Path, spool: Spool) -> None:
+    assert spool.find_studies("1.9.9") == []
+
+    kept = films.keep(Spool(tmp_path), films.thumbnail()).instance
+    spool.index.add("1.3.5", kept.study_uid)  # the process was killed before it wrote the object
+    spool.index.add("1.3.6", "1.2.99")  # before it made the folder of the study
+
+    assert films_of(spool, kept.sop_instance_uid) == [kept]
+    assert (films_of(spool, "1.3.5"), spool.find_studies("1.3.6")) == ([], [])
+    assert [spool.index.find(name) for name in ("", "..", "../studies", "1~2")] == [[]] * 4, "no way out of the index"
+
+
+def test_what_a_power_cut_took_from_the_index_comes_back(tmp_path: Path, spool: Spool, film: Instance) -> None:
+    spool.keep_document(film.study_uid, "questions", "a" * 32, {})
+    shutil.rmtree(tmp_path / "index")
+
+    started = Spool(tmp_path)
+
+    assert films_of(started, film.sop_instance_uid) == [film]
+    assert questions.study_of(started, "a" * 32) == film.study_uid
+
+    remove(started, film)
+    shutil.rmtree(tmp_path / "index")
+    for known in (started, Spool(tmp_path)):
+        assert films_of(known, film.sop_instance_uid) == []
+    assert Spool(tmp_path).find_studies(film.sop_instance_uid) == [film.study_uid], "a removed object names its study"
+
+
+def test_of_two_studies_both_are_found_until_one_is_removed_with_its_questions(spool: Spool, film: Instance) -> None:
+    again = films.keep(spool, films.thumbnail(), study_uid=f"{film.study_uid}.1").instance
+    spool.keep_document(film.study_uid, "questions", "b" * 32, {})
+    assert questions.study_of(spool, "b" * 32) == film.study_uid
+    both, others = films_of(spool, film.sop_instance_uid), elsewhere(spool, film)
+    remove(spool, film)
+
+    assert (both, others) == ([film, again], [again])
+    assert (films_of(spool, film.sop_instance_uid), elsewhere(spool, again)) == ([again], [])
+    with pytest.raises(InputError, match="removed"):
+        questions.study_of(spool, "b" * 32)

@@ -40,33 +40,34 @@ from tests.support.service import Service, run_command, settings_for
 from tests.support.spoken import PROMPTS
 
 
-def ready(settings: Settings) -> tuple[int, dict[str, object]]:
-    """Status and content of /ready."""
-    answer = httpx2.get(f"http://{peers.LOOPBACK}:{settings.http.port}/ready", timeout=30)
-    return answer.status_code, answer.json()
-
-
-def test_films_are_kept_while_the_model_is_being_opened(tmp_path: Path) -> None:
+def test_films_are_kept_while_the_model_is_being_opened_in_files_of_its_user_alone(tmp_path: Path) -> None:
     hold = tmp_path / "hold-model"
     hold.touch()
+    umask = os.umask(0)
     with peers.ReceivingArchive() as archive:
         settings = settings_for(tmp_path / "node", archive_port=archive.port)
         listener = replace(settings.listener, port=peers.free_port())  # known before the node says it
         settings = replace(settings, listener=listener, http=HttpSettings(port=peers.free_port()))
         node = Service(settings)
+        os.umask(umask)
+
+        def ready() -> list[object]:
+            answer = httpx2.get(f"http://{peers.LOOPBACK}:{settings.http.port}/ready", timeout=30)
+            return [answer.status_code, *(answer.json()[part] for part in ("listener", "model", "workers"))]
+
         try:
             node.wait_for("service.listening")
 
             assert peers.send(films.thumbnail(), port=settings.listener.port) == 0
-            status, parts = ready(settings)
-            assert (status, parts["listener"], parts["model"], parts["workers"]) == (503, True, False, False)
+            assert ready() == [503, True, False, False]
             assert not node.logged("study.delayed")
 
             hold.unlink()
             archive.wait_for_kept(2)
             node.wait_for("service.ready")
-            status, parts = ready(settings)
-            assert (status, parts["model"], parts["workers"]) == (200, True, True)
+            assert ready() == [200, True, True, True]
+            files = [path for path in (tmp_path / "node").rglob("*") if path.is_file()]
+            assert [path.name for path in files if path.stat().st_mode & 0o077] == []
             assert node.stop() == 0
         finally:
             node.kill()
@@ -161,7 +162,7 @@ def test_a_node_builds_a_damaged_database_anew_and_goes_on(
 
 
 @pytest.mark.parametrize(("kind", "read"), [("sent", questions.answers_of), ("objects", questions.objects_of)])
-def test_a_stored_document_of_another_form_is_named(
+def test_a_stored_document_or_queued_delivery_of_another_form_is_named(
     tmp_path: Path, kind: DocumentKind, read: Callable[[Spool, str], object]
 ) -> None:
     spool = Spool(tmp_path)
@@ -173,6 +174,8 @@ def test_a_stored_document_of_another_form_is_named(
 
     assert f"{tmp_path}/studies/1.2/{kind}/1.3.json: " in str(raised.value)
     assert "Doe" not in str(raised.value)
+    with pytest.raises(OtherForm, match=r"table workflow_status: .*lacks"):
+        deliveries_of({"patient": "Doe"})
 
 
 def test_a_study_beside_a_document_of_another_form_is_parked_alone(tmp_path: Path) -> None:
@@ -190,11 +193,6 @@ def test_a_study_beside_a_document_of_another_form_is_parked_alone(tmp_path: Pat
 
     assert (parked.study, parked.stage, "Doe" in parked.reason) == (study, "submit", False)
     assert "go back to the version that wrote it" in parked.reason
-
-
-def test_a_queued_delivery_of_another_form_is_named() -> None:
-    with pytest.raises(OtherForm, match=r"table workflow_status: .*lacks"):
-        deliveries_of({"patient": "Doe"})
 
 
 @pytest.mark.parametrize(
@@ -289,18 +287,3 @@ def test_a_second_opening_of_a_database_drops_no_lock(tmp_path: Path) -> None:
 
         with closing(sqlite3.connect(path)) as other:
             assert other.execute("SELECT * FROM numbers").fetchall() == [(1,)]
-
-
-def test_databases_and_locks_are_their_users_alone(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        with Service(settings_for(tmp_path / "node", archive_port=peers.free_port())) as node:
-            assert peers.send(films.thumbnail(), port=node.dicom_port) == 0
-            node.wait_for("study.finished")
-            open_to_others = [
-                path.name for path in (tmp_path / "node").rglob("*") if path.is_file() and path.stat().st_mode & 0o077
-            ]
-    finally:
-        os.umask(before)
-
-    assert open_to_others == []

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import pytest
 
-from node.rounds.objects import Wanted, objects_of
 from node.rounds.round_plan import Round, known_to
-from node.rounds.study_report import answers_of
 from node.store.correction import CorrectionKind
 from node.store.rounds import RoundMark
 from node.store.study_facts import StudyFacts, load
@@ -30,22 +26,6 @@ def planned(bench: Bench) -> Round:
     plan = bench.steps.plan(STUDY)
     assert plan is not None
     return plan
-
-
-def test_outputs_are_made_from_what_was_loaded_alone(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.receive(FILM)
-    plan, pipeline = planned(bench), bench.steps.pipeline
-    facts = facts_of(bench, plan)
-    read = pipeline.films.of_round(plan, facts)
-    shutil.rmtree(tmp_path / "studies")
-
-    model, prompts = pipeline.films.reader.identity, pipeline.films.prompts
-    answers = answers_of(plan, facts, read, model=model, prompts=prompts, has_ratio=True, nobodys=())
-    wanted = Wanted(kinds=("sr", "oru"), orders=(None,), destinations={}, zone=ZoneInfo("UTC"))
-    made = objects_of(answers, facts, wanted, content_of=bench.spool.output, write=pipeline.write_batch)
-
-    assert [output.kind for output, _ in made] == ["sr", "oru"]
 
 
 COMES: dict[str, Callable[[Bench], object]] = {

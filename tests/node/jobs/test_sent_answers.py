@@ -1,19 +1,31 @@
-"""A rejection note or a corrected film that comes while an answer is written."""
+"""An answer that a person sends: what comes while it is written, the rounds after it, and when it is refused."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pydicom.dataset import Dataset
 
+from models.contract import Box
+from models.documents import encode
 from node.domain import Delivery, JsonObject
+from node.errors import InputError
+from node.jobs import answer_steps
+from node.outputs.asked_question import AskedQuestion
 from node.store import questions
+from node.store.questions import SentAnswer
 from node.store.spool import DocumentKind, Spool
-from tests.node.jobs.test_rounds import STUDY, Bench
+from tests.node.jobs.test_rounds import STUDY, Bench, film
+from tests.node.outputs.test_answer_objects import asked
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
 from tests.node.test_metrics import samples
+from tests.support import senders
+from tests.support.fakes import ScriptedReader
 from tests.support.films import thumbnail
 
 OLD = {"PatientID": "P-1", "PatientName": "WRONG^PATIENT"}
@@ -151,3 +163,68 @@ def test_a_lost_object_of_an_answer_is_written_again_as_it_was(tmp_path: Path) -
 
     assert [race.reading.spool.output(delivery) for delivery in sent] == contents
     assert None not in contents
+
+
+def test_an_answer_and_the_rounds_after_it_leave_each_other_alone(tmp_path: Path) -> None:
+    bench, late, last = Bench(tmp_path), film("late", None, **OLD), film("last", None, **OLD)
+    bench.receive(FILM)
+    bench.round()
+    sent, before = bench.answer(str(FILM.SOPInstanceUID)), bench.spool.rounds(STUDY)
+    bench.receive(late)
+    later = bench.round()
+    assert sorted(delivery.kind for delivery in sent) == ["gsps", "sr"]
+    assert bench.spool.rounds(STUDY)[:1] == before
+    assert not any(uid.encode() in (bench.spool.output(delivery) or b"") for uid in uids(sent) for delivery in later)
+
+    for delivery in sent:
+        next(tmp_path.rglob(f"{delivery.sop_instance_uid}~*")).write_bytes(b"damaged")
+    other = Bench(tmp_path, reader=ScriptedReader("2"))  # which writes other bytes
+    sending = senders.sending(other.spool, other.ledger, *other.steps.destinations.values())
+    assert {sending.send(delivery, 1, time.time()).outcome for delivery in sent} == {"delayed"}
+    other.steps.plan(STUDY)
+    assert {sending.send(delivery, 2, time.time()).outcome for delivery in sent} == {"parked"}
+    other.receive(last)
+    other.round()
+
+    assert {delivery.sop_instance_uid for delivery in other.ledger.parked_deliveries(study_uid=STUDY)} == uids(sent)
+    assert all("ask the question again" in parked.reason for parked in other.ledger.parked())
+
+
+def keep_question(spool: Spool, *, weights_sha256: str = "0" * 64) -> AskedQuestion:
+    """Keep a question about the film, and its answer by the scripted reader or another model."""
+    facts = {"id": QUESTION, "study_uid": STUDY, "film": str(FILM.SOPInstanceUID), "weights_sha256": weights_sha256}
+    question = replace(asked(boxes=(Box(left=2, top=3, right=20, bottom=30),)), **facts)
+    spool.keep_document(STUDY, "questions", question.id, encode(question))
+    return question
+
+
+def test_an_answer_of_another_model_is_refused_with_a_reason(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(FILM)
+    bench.round()
+    keep_question(bench.spool, weights_sha256="1" * 64)
+    questions.keep_answer(bench.spool, STUDY, SentAnswer(question=QUESTION, requested_at=datetime.now(UTC)))
+
+    assert bench.write_answer(QUESTION) == []
+
+    known = questions.find_answer(bench.spool, STUDY, QUESTION)
+    assert known and (known.outputs, "another model" in known.reason) == ((), True)
+
+
+def test_an_answer_that_no_destination_takes_or_of_a_removed_study_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, outputs=("text", "sc"))
+    bench.receive(FILM)
+    question = keep_question(bench.spool)
+
+    with pytest.raises(InputError, match="no destination takes answers"):
+        answer_steps.take(bench.spool, question, destinations=[*bench.steps.destinations.values()])
+    assert questions.answers_of(bench.spool, STUDY) == []
+    bench.spool.drop_document(STUDY, "questions", QUESTION)
+    with pytest.raises(InputError, match="may have been removed"):
+        answer_steps.stored_question(bench.spool, STUDY, QUESTION)
+
+
+@pytest.mark.parametrize("question_id", ["../" * 4, "0" * 31, ""])
+def test_no_file_is_reached_by_a_bad_id(tmp_path: Path, question_id: str) -> None:
+    with pytest.raises(InputError, match="no id of a question"):
+        questions.question(Spool(tmp_path), STUDY, question_id)
