@@ -1,4 +1,4 @@
-"""The steps of a delivery, one by one, with real files, a real database and a real archive."""
+"""The steps of a delivery with a real archive, and what it says later of the objects it was sent: who is believed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,25 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydicom import Dataset
 from pydicom.uid import ComprehensiveSRStorage
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from node.deliver import delivery as delivery_steps
-from node.deliver.commitment import MOST_FAILURES
+from node.deliver.commitment import MOST_FAILURES, Commitments, Next, decide, read_report
 from node.deliver.delivery import Pauses, Sending
 from node.deliver.results import Outcome, Sent
 from node.domain import Delivery, DeliveryState, OutputObject
 from node.errors import DestinationDown
-from node.settings.destinations import DicomDestination
+from node.metrics import Metrics
+from node.settings.destinations import DestinationTable, DicomDestination, Hl7Destination
 from node.store import questions, received
 from node.store.database import connect
 from node.store.ledger import Ledger
-from node.store.ledger_queries import DeliveryRow
+from node.store.ledger_queries import DeliveryRow, moment
 from node.store.questions import SentAnswer
 from node.store.spool import Spool
 from tests.support import films, peers, senders
@@ -167,31 +171,23 @@ def test_a_delivery_that_failed_too_long_or_for_good_is_parked(
     assert counted(bench.sending, "cxr_failures_total", stage="deliver", reason=reason) == 1
 
 
-def test_a_lost_output_that_nobody_writes_again_is_given_up(bench: Bench) -> None:
-    delivery = replace(bench.deliveries[0], sop_instance_uid="1.2")
+def test_an_output_that_is_lost_or_no_object_and_a_destination_that_is_gone_are_parked_with_their_reason(
+    bench: Bench,
+) -> None:
+    lost, odd = (replace(bench.deliveries[0], sop_instance_uid=uid) for uid in ("1.2", "1.3"))
+    elsewhere = replace(bench.deliveries[0], destination="elsewhere")
+    bench.spool.keep_output(odd, b"no object")
 
-    outcomes = [bench.sending.send(delivery, 1, time.time() - hours * HOUR).outcome for hours in (71, 73)]
+    cases = [(lost, 71), (lost, 73), (odd, 0), (elsewhere, 0)]
+    outcomes = [bench.sending.send(each, 1, time.time() - hours * HOUR).outcome for each, hours in cases]
 
-    assert outcomes == [Outcome.DELAYED, Outcome.PARKED]
-    assert "gave up after 72 hours" in bench.ledger.parked()[0].reason
+    assert outcomes == [Outcome.DELAYED, Outcome.PARKED, Outcome.PARKED, Outcome.PARKED]
     assert set(received.found_damaged(bench.spool.directory)) == {"output"}
-
-
-def test_an_unforeseen_error_parks_a_delivery_without_its_text(bench: Bench) -> None:
-    delivery = replace(bench.deliveries[0], sop_instance_uid="1.2")
-    bench.spool.keep_output(delivery, b"no object")
-
-    assert bench.sending.send(delivery, 1, time.time()) == Sent(outcome=Outcome.PARKED)
-
-    assert re.fullmatch(r"InvalidDicomError at \w+\.py:\d+", bench.ledger.parked()[0].reason)
+    reasons = [parked.reason for parked in bench.ledger.parked()]
+    assert "gave up after 72 hours" in reasons[0]
+    assert re.fullmatch(r"InvalidDicomError at \w+\.py:\d+", reasons[1]), "without its text"
     assert counted(bench.sending, "cxr_failures_total", stage="deliver", reason="unforeseen") == 1
-
-
-def test_a_delivery_to_a_destination_that_is_gone_is_parked(bench: Bench) -> None:
-    delivery = replace(bench.deliveries[0], destination="elsewhere")
-
-    assert bench.sending.send(delivery, 1, time.time()) == Sent(outcome=Outcome.PARKED)
-    assert bench.state(delivery) is DeliveryState.PARKED
+    assert bench.state(elsewhere) is DeliveryState.PARKED
     assert bench.sending.probe("elsewhere", time.time())
 
 
@@ -292,7 +288,7 @@ def test_an_archive_commits_once_to_what_it_was_sent(bench: Bench) -> None:
     assert len(bench.committing.requests) == 1
 
 
-def test_a_silent_archive_is_asked_again_in_a_new_transaction(bench: Bench) -> None:
+def test_a_silent_archive_is_asked_anew_and_what_it_was_sent_is_parked_until_it_answers(bench: Bench) -> None:
     bench.committing.answer = Answer.NEVER
     sending = committed(bench)
 
@@ -300,14 +296,8 @@ def test_a_silent_archive_is_asked_again_in_a_new_transaction(bench: Bench) -> N
 
     assert first.open == second.open == bench.deliveries
     assert (first.wait_seconds, second.wait_seconds) == (5.0, 10.0)
-    transactions = {request.TransactionUID for request in bench.committing.requests}
-    assert len(transactions) == 2
+    assert len({request.TransactionUID for request in bench.committing.requests}) == 2
     assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.SENT}
-
-
-def test_an_archive_that_never_answers_parks_what_it_was_sent_until_it_does(bench: Bench) -> None:
-    bench.committing.answer = Answer.NEVER
-    sending = committed(bench)
 
     asked = sending.commit(bench.deliveries, 9, time.time() - 73 * HOUR)
 
@@ -319,9 +309,9 @@ def test_an_archive_that_never_answers_parks_what_it_was_sent_until_it_does(benc
 
     late = sending.commitments.take(1, bench.committing.requests[0], calling_aet="ARCHIVE")
 
-    assert late == 0x0000
+    assert (late, bench.ledger.parked()) == (0x0000, [])
+    assert {bench.state(delivery) for delivery in bench.deliveries} == {DeliveryState.COMMITTED}
     assert bench.ledger.is_delivered(STUDY)
-    assert bench.ledger.parked() == []
 
 
 @pytest.mark.parametrize(("is_down", "reason"), [(True, "down"), (False, "busy")])
@@ -492,3 +482,172 @@ def test_a_destination_is_probed_anew_each_time_waits_for_no_other_and_ends_with
     pauses.close()
     assert not pauses.wait("other", other.probe, limit_seconds=60.0)
     assert len(other.times) == 3
+
+
+DESTINATIONS = (
+    DicomDestination(name="pacs", ae_title="PACS", host="localhost", port=104, storage_commitment=True),
+    DicomDestination(name="other", ae_title="OTHER", host="127.0.0.1", port=105, storage_commitment=True),
+    DicomDestination(name="plain", ae_title="PLAIN", host="127.0.0.1", port=106),
+    Hl7Destination(name="ris", host="127.0.0.1", port=2575),
+)
+
+
+class NoLedger(Ledger):
+    """One that nobody reaches."""
+
+    def __init__(self) -> None:
+        pass
+
+    def transaction(self, uid: str) -> list[Delivery]:
+        raise ConnectionError("the database is away")
+
+
+class SentObjects:
+    """Two objects that were sent to `pacs`, and one of them to `other`; each destination was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.ledger, self.metrics = Ledger(connect(folder / "ledger.sqlite")), Metrics()
+        self.commitments = Commitments(self.ledger, DestinationTable(DESTINATIONS), self.metrics)
+        self.deliveries = [self._sent("pacs", "1.1"), self._sent("pacs", "1.2")]
+        self.elsewhere = self._sent("other", "1.1")
+        self.ledger.add_transaction("2.25.1", self.deliveries)
+        self.ledger.add_transaction("2.25.2", [self.elsewhere])
+
+    def states(self) -> list[DeliveryState | None]:
+        return [self.ledger.delivery_state(delivery) for delivery in (*self.deliveries, self.elsewhere)]
+
+    def _sent(self, destination: str, uid: str) -> Delivery:
+        delivery = Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
+        self.ledger.set_sent(delivery, attempts=1, awaits_commitment=True)
+        return delivery
+
+
+@pytest.fixture
+def sent(tmp_path: Path) -> Iterator[SentObjects]:
+    sent = SentObjects(tmp_path)
+    with closing(sent.ledger):
+        yield sent
+
+
+def answer(transaction: str = "2.25.1", *, kept: tuple[str, ...] = (), failed: tuple[str, ...] = ()) -> Dataset:
+    information = Dataset()
+    information.TransactionUID = transaction
+    information.ReferencedSOPSequence = [reference(uid) for uid in kept]
+    information.FailedSOPSequence = [reference(uid) for uid in failed]
+    for item in information.FailedSOPSequence:
+        item.FailureReason = 0x0112
+    return information
+
+
+def reference(uid: str) -> Dataset:
+    item = Dataset()
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = "1.2.840.10008.5.1.4.1.1.88.33", uid
+    return item
+
+
+SENT, WAITING, COMMITTED = DeliveryState.SENT, DeliveryState.WAITING, DeliveryState.COMMITTED
+
+
+def test_an_answer_tells_what_is_kept_from_what_is_not_and_counts_once(sent: SentObjects) -> None:
+    for _ in range(2):
+        assert sent.commitments.take(2, answer(kept=("1.1",), failed=("1.2",)), calling_aet="PACS") == 0x0000
+
+    assert sent.states() == [COMMITTED, WAITING, SENT]
+    standing = sent.ledger.delivery_record(sent.deliveries[1])
+    assert standing and (standing.failures, standing.reason) == (
+        1, "pacs cannot commit to the object: no such object (0112); see its log, then retry"
+    )  # fmt: skip
+    assert sent.commitments.take(1, answer(kept=("1.2",)), calling_aet="PACS") == 0x0000
+    assert sent.states() == [COMMITTED, WAITING, SENT], "an old answer commits to nothing that is to be sent again"
+
+
+@pytest.mark.parametrize("calling_aet", ["OTHER", "PLAIN", "SOMEBODY"])
+def test_nobody_answers_for_another_destination(sent: SentObjects, calling_aet: str) -> None:
+    assert sent.commitments.take(1, answer(kept=("1.1", "1.2")), calling_aet=calling_aet) == 0x0115
+
+    assert sent.states() == [SENT, SENT, SENT]
+
+
+@pytest.mark.parametrize(
+    ("event", "information", "status"),
+    [
+        (3, answer(kept=("1.1",)), 0x0113),
+        (1, answer("2.25.99", kept=("1.1",)), 0x0115),
+        (1, answer("", kept=("1.1",)), 0x0115),
+        (1, Dataset(), 0x0115),
+    ],
+)
+def test_what_cannot_be_understood_is_told_by_its_status(
+    sent: SentObjects, event: int, information: Dataset, status: int
+) -> None:
+    assert sent.commitments.take(event, information, calling_aet="PACS") == status
+
+    assert sent.states() == [SENT, SENT, SENT]
+    assert sent.metrics.registry.get_sample_value("cxr_failures_total", {"stage": "commit", "reason": "refused"}) == 1
+
+
+def test_without_a_database_the_archive_is_told_to_try_again() -> None:
+    commitments = Commitments(NoLedger(), DestinationTable(DESTINATIONS), Metrics())
+
+    assert commitments.take(1, answer(kept=("1.1",)), calling_aet="PACS") == 0x0110
+
+
+def test_only_a_committing_destination_reports_from_its_own_host(sent: SentObjects) -> None:
+    def may(calling_aet: str, host: str, *, is_caller: bool = False) -> bool:
+        return sent.commitments.may_report(calling_aet=calling_aet, host=host, is_caller=is_caller)
+
+    assert may("PACS", "127.0.0.1")  # by the name of its host
+    assert may("OTHER ", "127.0.0.1")
+    assert may("OTHER", "::ffff:127.0.0.1")  # as a socket for both kinds of addresses says it
+    assert may("PACS", "192.0.2.7", is_caller=True)
+    assert not may("PACS", "192.0.2.7")
+    assert not may("PLAIN", "127.0.0.1", is_caller=True)
+    assert not may("SOMEBODY", "127.0.0.1", is_caller=True)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "a..b", "x" * 300])
+def test_a_host_that_is_not_known_reports_nothing(host: str) -> None:
+    somewhere = DicomDestination(name="pacs", ae_title="PACS", host=host, port=104, storage_commitment=True)
+
+    assert not Commitments(NoLedger(), DestinationTable([somewhere]), Metrics()).may_report(
+        calling_aet="PACS", host="127.0.0.1", is_caller=False
+    )
+
+
+UIDS = st.sets(st.sampled_from(("1.1", "1.2", "1.3")))
+
+
+@given(kept=UIDS, failed=UIDS, has_reason=st.booleans())
+def test_what_failed_is_never_kept_and_without_a_reason_is_one_of_processing(
+    kept: set[str], failed: set[str], has_reason: bool
+) -> None:
+    information = answer(kept=tuple(kept), failed=tuple(failed))
+    for item in () if has_reason else information.FailedSOPSequence:
+        del item.FailureReason
+
+    found = read_report(information)
+
+    assert (found.kept, found.failed) == (kept - failed, dict.fromkeys(failed, 0x0112 if has_reason else 0x0110))
+
+
+@given(state=st.sampled_from(DeliveryState), awaits=st.booleans(), failures=st.integers(min_value=0, max_value=9))
+def test_every_delivery_has_one_thing_to_do(state: DeliveryState, awaits: bool, failures: int) -> None:
+    standing = DeliveryRow(
+        delivery=Delivery(destination="pacs", study_uid="1", sop_instance_uid="1.1", kind="sr"),
+        state=state,
+        attempts=1,
+        reason=None,
+        created_at=moment(0),
+        since=moment(0),
+        awaits_commitment=awaits,
+        failures=failures,
+        unclear=0,
+    )
+    expected = Next.NOTHING
+    if awaits and state is SENT:
+        expected = Next.ASK
+    elif awaits and state is WAITING and failures:
+        expected = Next.SEND_AGAIN if failures < MOST_FAILURES else Next.PARK
+
+    assert decide(standing) is expected
+    assert decide(None) is Next.NOTHING

@@ -29,15 +29,19 @@ from node.jobs import answered_film, gathering
 from node.metrics import Metrics
 from node.outputs import wording
 from node.read import prompts
+from node.rounds.round_plan import known_to
 from node.store import files
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.spool import Spool
+from node.store.study_facts import load
 from node.web import application
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
+from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.test_metrics import samples as metric_samples
 from tests.support import films, samples, validators
+from tests.support.damage import cut
 from tests.support.finished import parts_of
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, read_and_stop, settings_for
@@ -398,25 +402,22 @@ def test_a_film_that_comes_meanwhile_takes_no_correction_along(tmp_path: Path) -
     assert [predecessor(report) for report in corrected] == [report_of(bench, first).SOPInstanceUID]
 
 
-@pytest.mark.parametrize("is_released", [True, False])
-def test_a_correction_during_a_round_waits_for_the_next(tmp_path: Path, is_released: bool) -> None:
+def test_a_correction_during_a_round_waits_for_the_next(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
     rejected(bench)
     release(bench)
     plan = bench.steps.plan(STUDY)
     assert plan is not None
     outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
-    late = correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema", is_released=is_released)
-
+    late = correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema", is_released=False)
     written = bench.steps.write(plan)
-
     assert written is not None
-    assert bench.steps.finish(plan, outcomes, written) is is_released
+
+    assert bench.steps.finish(plan, outcomes, written) is False
     assert late not in plan.corrections
     release(bench)
     following = bench.steps.plan(STUDY)
-    assert following is not None
-    assert late in following.corrections
+    assert following is not None and late in following.corrections
 
 
 def test_the_last_correction_alone_releases_them_all_and_one_in_an_unknown_form_parks_its_study(tmp_path: Path) -> None:
@@ -487,3 +488,52 @@ def test_finish_sends_the_report_at_once(settings: Settings, archive: ReceivingA
     assert Counter(kept.dataset.Modality for kept in archive.kept) == {"SR": 3, "PR": 3}
     reports = [kept.dataset for kept in archive.kept if kept.dataset.Modality == "SR"]
     assert [predecessor(report) for report in reports[1:]] == [report.SOPInstanceUID for report in reports[:-1]]
+
+
+COMES: dict[str, Callable[[Bench], object]] = {
+    "a film": lambda bench: bench.receive(film("late")),
+    "a rejection note": lambda bench: bench.receive(highdicom_note(FILM)),
+    "a correction": lambda bench: correct(bench, 1, CorrectionKind.REJECT, prompt=KEY),
+}
+
+
+@pytest.mark.parametrize("comes", COMES.values(), ids=COMES)
+def test_what_comes_after_the_plan_has_a_round_of_its_own(tmp_path: Path, comes: Callable[[Bench], object]) -> None:
+    bench, calm = Bench(tmp_path / "busy"), Bench(tmp_path / "calm")
+    for each in (bench, calm):
+        each.receive(FILM)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    outcomes = [str(bench.steps.read(STUDY, file)) for file in plan.files]
+    comes(bench)
+
+    written = bench.steps.write(plan)
+
+    assert written is not None
+    assert [output.kind for output in written.mark.outputs] == [delivery.kind for delivery in calm.round()]
+    assert bench.steps.finish(plan, outcomes, written)
+
+
+def test_a_round_knows_only_what_was_planned_for_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.receive(FILM)
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    before = known_to(plan, load(bench.spool, STUDY))
+    for comes in COMES.values():
+        comes(bench)
+    bench.spool.mark_round(STUDY, RoundMark(number=plan.number, created_at=plan.created_at, files=(), outputs=()))
+
+    after = known_to(plan, load(bench.spool, STUDY))
+
+    assert (after.rounds, after.notes, after.corrections) == (before.rounds, before.notes, before.corrections)
+    assert len(after.instances) == len(before.instances) + 2
+
+
+def test_a_correction_that_is_damaged_on_disk_opens_no_round(tmp_path: Path) -> None:
+    bench, _ = rounds(tmp_path)
+    made = correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
+
+    cut(tmp_path / "studies" / STUDY / "corrections" / f"{made}.json")
+
+    assert bench.steps.plan(STUDY) is None

@@ -72,12 +72,11 @@ class Lives:
         def on_step(name: str) -> None:
             workflow = str(DBOS.workflow_id)
             numbers[workflow] += 1
-            if is_dead.is_set():
-                raise Panic
             if (step := (workflow, numbers[workflow])) not in self._done:
-                self._done.add(step)
+                self._done.add(step)  # of several works in hand, each dies after its own step
                 self.deaths.append(name)
                 is_dead.set()
+            if is_dead.is_set():
                 raise Panic
 
         with app.run(self._settings, reader=ScriptedReader, on_step=on_step) as running:

@@ -27,10 +27,12 @@ def engine(postgres: Postgres) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
-def test_a_name_that_is_taken_is_waited_for_and_no_other(engine: sa.Engine) -> None:
-    first = ExecutorLock(engine, "worker", stop=NEVER)
+def test_a_name_that_is_taken_is_waited_for_and_no_other_unless_the_wait_is_stopped(engine: sa.Engine) -> None:
+    first, stop, got = ExecutorLock(engine, "worker", stop=NEVER), threading.Event(), list[ExecutorLock]()
     ExecutorLock(engine, "worker-1", stop=NEVER).close()
-    got: list[ExecutorLock] = []
+    threading.Timer(0.2, stop.set).start()
+    with pytest.raises(Stopped):
+        ExecutorLock(engine, "worker", stop=stop)
     waiting = threading.Thread(target=lambda: got.append(ExecutorLock(engine, "worker", stop=NEVER)), daemon=True)
 
     with capture_logs() as said:
@@ -42,16 +44,6 @@ def test_a_name_that_is_taken_is_waited_for_and_no_other(engine: sa.Engine) -> N
 
     assert [line["event"] for line in said] == ["executor.waiting"]
     got[0].close()
-
-
-def test_who_waits_for_its_name_can_be_stopped(engine: sa.Engine) -> None:
-    first, stop = ExecutorLock(engine, "worker", stop=NEVER), threading.Event()
-    threading.Timer(0.2, stop.set).start()
-
-    with pytest.raises(Stopped):
-        ExecutorLock(engine, "worker", stop=stop)
-
-    first.close()
 
 
 def test_an_executor_hears_that_its_lock_is_lost(engine: sa.Engine, postgres: Postgres) -> None:
@@ -78,22 +70,26 @@ def test_an_executor_that_says_nothing_any_more_loses_its_lock(
     lock.close()
 
 
-def test_only_the_work_of_dead_executors_is_put_back(engine: sa.Engine, postgres: Postgres) -> None:
+def test_only_the_work_of_dead_executors_is_put_back_also_after_a_look_that_fails(
+    engine: sa.Engine, postgres: Postgres
+) -> None:
     living = ExecutorLock(engine, "living", stop=NEVER)
     living.watch(lambda _reason: None)
     for executor, status in (("living", "PENDING"), ("dead", "PENDING"), ("me", "PENDING"), ("done", "SUCCESS")):
         postgres.execute(f"INSERT INTO dbos.workflow_status VALUES ('{executor}', '{status}')")
-    recovered: list[str] = []
-    again = threading.Event()
+    recovered, again = list[str](), threading.Event()
 
     def recover(executor: str) -> int:
-        if executor in recovered:
-            again.set()
         recovered.append(executor)
+        if len(recovered) == 1:
+            raise sa.exc.OperationalError("lost", None, Exception("lost"))
+        if len(recovered) == 3:
+            again.set()
         return 1
 
     takeover = Takeover(engine, "me", recover)
     assert again.wait(timeout=30)
+    assert takeover.is_alive
     takeover.close()
     living.close()
 
@@ -129,19 +125,3 @@ def _start(engine: sa.Engine, events: list[str]) -> None:
     lock = ExecutorLock(engine, "dead", stop=NEVER)
     events.append("started")
     lock.close()
-
-
-def test_a_takeover_outlives_a_look_that_fails(engine: sa.Engine, postgres: Postgres) -> None:
-    looks = threading.Semaphore(0)
-
-    def recover(_executor: str) -> int:
-        looks.release()
-        raise sa.exc.OperationalError("lost", None, Exception("lost"))
-
-    postgres.execute("INSERT INTO dbos.workflow_status VALUES ('dead', 'PENDING')")
-    takeover = Takeover(engine, "me", recover)
-
-    assert looks.acquire(timeout=30)
-    assert looks.acquire(timeout=30)
-    assert takeover.is_alive
-    takeover.close()

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from models.documents import decode, encode
 from node.deliver.results import Asked, DeliveryBatch, Outcome, Sent
-from node.domain import Note, StudyState
+from node.domain import StudyState
 from node.errors import ModelLost
 from node.jobs.object_questions import Looked
 from node.jobs.round_steps import Steps, WrittenRound
@@ -173,18 +173,6 @@ def test_a_round_follows_the_last_and_knows_those_before_it(bench: Bench) -> Non
     assert plan is not None
     assert (plan.number, plan.created_at.microsecond) == (7, 0)
     assert round_plan.known_to(replace(plan, number=5), replace(facts, rounds=marks)).rounds == marks[:1]
-
-
-@pytest.mark.parametrize(("site", "note"), [("", Note.TEXT_LEFT_OUT), ("ISO_IR 144", Note.TEXT_RECODED)])
-def test_the_text_of_a_film_is_decoded_by_the_set_of_the_site(bench: Bench, site: str, note: Note) -> None:
-    name = {"SpecificCharacterSet": None, "PatientName": "Иванов".encode("iso8859-5")}
-    path = bench.keep(films.as_written(films.thumbnail(), name))
-    reader = replace(bench.steps.pipeline.films, spool=Spool(bench.folder, character_set=site))
-
-    film, _ = reader.answer(load(reader.spool, STUDY), path.name)
-
-    assert film is not None
-    assert note in film.notes
 
 
 @pytest.mark.parametrize(

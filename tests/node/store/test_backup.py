@@ -143,17 +143,6 @@ def test_a_postgresql_node_is_restored_from_dump_and_files(tmp_path: Path) -> No
         assert results(archive) == once(delivered, waiting, later)
 
 
-def test_a_database_that_cannot_be_copied_leaves_no_backup(tmp_path: Path) -> None:
-    (tmp_path / "node" / "studies").mkdir(parents=True)
-    url = f"postgresql://node@{peers.LOOPBACK}:{peers.free_port()}/chex"
-
-    done = back_up(tmp_path / "node", tmp_path / "backup", "--database-url", url)
-
-    assert done.returncode == 1
-    assert "not complete" in done.stderr
-    assert not (tmp_path / "backup").exists()
-
-
 @KILLS
 def test_a_backup_of_studies_at_every_stage_loses_no_result(tmp_path: Path) -> None:
     with peers.ReceivingArchive() as archive:
@@ -208,14 +197,18 @@ def test_a_round_that_ends_while_the_ledger_is_copied_is_unfinished_in_the_backu
     assert copied == ["received/before", "received/meanwhile", "rounds/before"]
 
 
-def test_a_backup_over_another_one_or_of_no_node_is_refused(tmp_path: Path) -> None:
+def test_a_backup_over_another_one_of_no_node_or_of_no_database_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "studies").mkdir(parents=True)
+    url = f"postgresql://node@{peers.LOOPBACK}:{peers.free_port()}/chex"
 
     of_nothing = back_up(tmp_path / "node", tmp_path / "new")
+    unreachable = back_up(tmp_path / "node", tmp_path / "new", "--database-url", url)
     (tmp_path / "node" / "ledger.sqlite").touch()
     over_another = back_up(tmp_path / "node", tmp_path / "old")
 
-    assert (of_nothing.returncode, over_another.returncode) == (2, 2)
+    assert (of_nothing.returncode, unreachable.returncode, over_another.returncode) == (2, 1, 2)
     assert "storage.directory" in of_nothing.stderr
+    assert "not complete" in unreachable.stderr
     assert "name a new folder" in over_another.stderr
+    assert not (tmp_path / "new").exists()

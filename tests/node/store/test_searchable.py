@@ -135,56 +135,48 @@ def test_every_patient_of_a_study_is_searched(ledger: Ledger, storage: StorageSe
     assert without_patients(ledger.tables) == [THIRD]
 
 
-def test_studies_come_newest_first_or_the_other_way_round(ledger: Ledger, storage: StorageSettings) -> None:
-    assert listed(storage, WorklistFilter()) == without_patients(ledger.tables) == [THIRD, SECOND, FIRST]
-    assert listed(storage, WorklistFilter(is_reversed=True)) == [FIRST, SECOND, THIRD]
-
-
-@pytest.mark.parametrize(
-    ("since", "until", "uids"),
-    [("20261101", "", [SECOND]), ("", "20261031", [FIRST]), ("20261001", "20261130", [SECOND, FIRST])],
-)
-def test_studies_are_found_by_their_date(
-    ledger: Ledger, storage: StorageSettings, since: str, until: str, uids: Sequence[str]
-) -> None:
-    record(ledger, row(FIRST, study_date="20261031"), row(SECOND, study_date="20261101"), row(THIRD))
-
-    assert sorted(listed(storage, WorklistFilter(since=since, until=until))) == sorted(uids)
-
-
-def test_studies_are_found_by_a_reported_finding(ledger: Ledger, storage: StorageSettings) -> None:
+def test_studies_are_found_newest_first_by_date_and_reported_finding(ledger: Ledger, storage: StorageSettings) -> None:
     present, absent = FindingState.PRESENT, FindingState.ABSENT
+    assert listed(storage, WorklistFilter()) == without_patients(ledger.tables) == [THIRD, SECOND, FIRST]
+    record(ledger, row(FIRST, study_date="20261031"), row(SECOND, study_date="20261101"), row(THIRD))
     write_counts(ledger.tables, FIRST, found(FIRST, edema=present, pneumothorax=present))
     write_counts(ledger.tables, FIRST, found(FIRST, edema=present))
     write_counts(ledger.tables, SECOND, found(SECOND, edema=absent))
 
-    assert listed(storage, WorklistFilter(finding="edema")) == [FIRST]
-    assert listed(storage, WorklistFilter(finding="pneumothorax")) == []
+    for wanted, uids in (
+        (WorklistFilter(is_reversed=True), [FIRST, SECOND, THIRD]),
+        (WorklistFilter(since="20261101"), [SECOND]),
+        (WorklistFilter(until="20261031"), [FIRST]),
+        (WorklistFilter(since="20261001", until="20261130"), [SECOND, FIRST]),
+        (WorklistFilter(finding="edema"), [FIRST]),
+        (WorklistFilter(finding="pneumothorax"), []),
+    ):
+        assert listed(storage, wanted) == uids, wanted
 
 
 def test_a_destination_narrows_what_is_not_delivered(ledger: Ledger, storage: StorageSettings) -> None:
-    for uid, name, state in (
-        (FIRST, "pacs", DeliveryState.SENT),
-        (FIRST, "ris", DeliveryState.WAITING),
-        (SECOND, "pacs", DeliveryState.PARKED),
+    waiting, parked = DeliveryState.WAITING, DeliveryState.PARKED
+    for number, (uid, name, state, reason) in enumerate(
+        (
+            (FIRST, "pacs", DeliveryState.SENT, None),
+            (FIRST, "ris", waiting, "timed out"),
+            (FIRST, "ris", waiting, "refused"),
+            (SECOND, "pacs", parked, None),
+        )
     ):
-        delivery = Delivery(destination=name, study_uid=uid, sop_instance_uid=f"{uid}.{len(name)}", kind="sr")
-        ledger.set_delivery(delivery, state, attempts=1)
+        delivery = Delivery(destination=name, study_uid=uid, sop_instance_uid=f"{uid}.{number}", kind="sr")
+        ledger.set_delivery(delivery, state, attempts=1, reason=reason)
 
-    assert sorted(listed(storage, WorklistFilter(destination="pacs"))) == [FIRST, SECOND]
-    assert listed(storage, WorklistFilter(state="not_delivered", destination="pacs")) == [SECOND]
-    assert listed(storage, WorklistFilter(state="not_delivered", destination="ris")) == [FIRST]
-    assert listed(storage, WorklistFilter(state="not_delivered")) == [SECOND]
-    assert listed(storage, WorklistFilter(state="parked", destination="ris")) == []
-    assert listed(storage, WorklistFilter(state="parked", destination="pacs")) == [SECOND]
-
-
-def test_the_newest_reason_why_a_destination_waits_is_listed(ledger: Ledger, storage: StorageSettings) -> None:
-    for number, reason in enumerate(("timed out", "refused")):
-        delivery = Delivery(destination="pacs", study_uid=FIRST, sop_instance_uid=f"{FIRST}.{number}", kind="sr")
-        ledger.set_delivery(delivery, DeliveryState.WAITING, attempts=1, reason=reason)
-
-    assert worklist(storage, WorklistFilter(), limit=50).waits[FIRST] == {"pacs": "refused"}
+    for wanted, uids in (
+        (WorklistFilter(destination="pacs"), [SECOND, FIRST]),
+        (WorklistFilter(state="not_delivered", destination="pacs"), [SECOND]),
+        (WorklistFilter(state="not_delivered", destination="ris"), [FIRST]),
+        (WorklistFilter(state="not_delivered"), [SECOND]),
+        (WorklistFilter(state="parked", destination="ris"), []),
+        (WorklistFilter(state="parked", destination="pacs"), [SECOND]),
+    ):
+        assert listed(storage, wanted) == uids, wanted
+    assert worklist(storage, WorklistFilter(), limit=50).waits[FIRST] == {"ris": "refused"}, "the newest reason"
 
 
 def test_a_film_waits_from_its_arrival_to_the_first_result_after_it(ledger: Ledger, storage: StorageSettings) -> None:
@@ -269,13 +261,10 @@ def test_the_studies_of_a_patient_share_number_and_issuer(ledger: Ledger, storag
     assert studies_of_patient(storage, "7", "A", limit=1) == [SECOND]
 
 
-
-
 def test_nothing_is_recorded_of_an_unknown_study(ledger: Ledger, storage: StorageSettings) -> None:
     set_patients(ledger.tables, "1.9", [row("1.9", "Nobody")])
 
     assert patients_of(storage, ["1.9"]) == {}
-
 
 
 @pytest.mark.parametrize("forget", [Ledger.forget, Ledger.forget_content])

@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -641,3 +641,45 @@ def test_of_two_studies_both_are_found_until_one_is_removed_with_its_questions(s
     assert (films_of(spool, film.sop_instance_uid), elsewhere(spool, again)) == ([again], [])
     with pytest.raises(InputError, match="removed"):
         questions.study_of(spool, "b" * 32)
+
+
+FOLDERS = ("received", "conflicts", "readings", "corrections", "questions", "rounds")
+LOOKS: dict[str, Callable[[Spool], int]] = {
+    "study": lambda spool: len(spool.instances(STUDY)),
+    "versions": lambda spool: len(spool.versions(STUDY)),
+    "conflicts": lambda spool: len(spool.conflicts(STUDY)),
+    "readings": lambda spool: len(spool.readings(STUDY).intact),
+    "corrections": lambda spool: len(spool.documents(STUDY, "corrections")),
+    "questions": lambda spool: len(spool.documents(STUDY, "questions")),
+    "rounds": lambda spool: len(spool.rounds(STUDY)),
+    "begun readings": lambda spool: spool.count_begun_readings(STUDY),
+    "sent answers": lambda spool: len(questions.answers_of(spool, STUDY)),
+}
+
+
+@pytest.mark.parametrize("is_after", [False, True], ids=["removed before", "removed after"])
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("look", list(LOOKS))
+def test_a_look_at_a_study_that_retention_removes_meanwhile_sees_less_and_never_fails(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch, look: str, folder: str, is_after: bool
+) -> None:
+    kept = keep(spool).instance
+    spool.keep_reading(STUDY, "1", {"file": kept.path.name})
+    spool.mark_round(STUDY, mark(kept.path.name))
+    place, scan, before = spool.directory / "studies" / STUDY, os.scandir, LOOKS[look](spool)
+    for name in FOLDERS:
+        (place / name).mkdir(exist_ok=True)
+
+    def scan_and_remove(path: str | Path) -> AbstractContextManager[object]:
+        """Remove the study before the folder is listed, or right after it."""
+        if path != place / folder:
+            return scan(path)
+        monkeypatch.undo()
+        with scan(path) as entries:
+            listed = list(entries)
+        assert spool.remove_study(STUDY)
+        return nullcontext(listed) if is_after else scan(path)
+
+    monkeypatch.setattr(os, "scandir", scan_and_remove)
+
+    assert LOOKS[look](spool) <= before
