@@ -252,17 +252,6 @@ def test_a_film_that_is_gone_or_damaged_is_not_corrected(
     assert (answered, said in detail, read.stored()) == (status, True, 0)
 
 
-def test_a_corrected_film_that_is_damaged_later_is_shown(read: Read) -> None:
-    read.correct()
-    read.film.path.write_bytes(b"lost")
-
-    answer = read.client.get(f"/api/v1/studies/{read.film.study_uid}")
-
-    assert answer.status_code == 200
-    findings = {finding["prompt"]: finding for finding in answer.json()["films"][0]["film"]["findings"]}
-    assert findings[PRESENT]["reader"]["what"] == "rejected"
-
-
 def test_a_film_of_another_prompt_set_is_corrected_and_exported(read: Read, tmp_path: Path) -> None:
     known = {prompt.key for prompt in PROMPTS.prompts}
     (unknown,) = [finding for finding in samples.several().findings if finding.prompt not in known]
@@ -322,7 +311,9 @@ def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp
     assert len(list((tmp_path / "corrected.films").iterdir())) == 1
 
 
-def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> None:
+def test_without_a_database_a_correction_is_stored_and_says_so_and_is_shown_though_its_film_is_damaged(
+    read: Read,
+) -> None:
     finish = f"/api/v1/studies/{read.film.study_uid}/finish"
     assert read.client.post(finish).json() == {"corrections": 0, "changes": 0}, "nothing is queued"
 
@@ -332,6 +323,12 @@ def test_without_a_database_a_correction_is_stored_and_says_so(read: Read) -> No
     assert first[0] == 503
     assert first[1].startswith("the correction is stored, but the database does not answer")
     assert read.stored() == 1
+    film = read.film.path.read_bytes()
+    read.film.path.write_bytes(b"lost")
+    seen = read.client.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]["findings"]
+    assert {finding["prompt"]: finding.get("reader") for finding in seen}[PRESENT]["what"] == "rejected"
+
+    read.film.path.write_bytes(film)
     read.client.post(read.path, json={"kind": "withdraw", "withdraws": REJECTION["id"]})
     counted = metric_samples(read.metrics.registry, "cxr_corrections_total")
     assert {labels: count for labels, count in counted.items() if count} == {
@@ -440,22 +437,25 @@ def test_the_last_correction_alone_releases_them_all_and_one_in_an_unknown_form_
     assert [(work.study, work.stage) for work in bench.ledger.parked()] == [(STUDY, "gather")]
 
 
-def test_corrections_of_a_lost_release_wait_again_unless_they_have_left(tmp_path: Path) -> None:
+def test_corrections_of_a_lost_release_wait_again_unless_they_have_left_or_are_damaged(tmp_path: Path) -> None:
     bench, _ = rounds(tmp_path)
-    made = rejected(bench)
+    made, study = rejected(bench), tmp_path / "studies" / STUDY
     release(bench)
-    (path,) = (tmp_path / "studies" / STUDY / "released").iterdir()
+    (path,) = (study / "released").iterdir()
     path.write_bytes(b"damaged")
 
     assert [item.id for item in gathering.waiting(bench.spool, STUDY).corrections] == [made]
     release(bench)
     assert kinds(bench.round()) == ["gsps", "sr"]
 
-    for path in (tmp_path / "studies" / STUDY / "released").iterdir():
+    for path in (study / "released").iterdir():
         path.unlink()
-
     assert not gathering.waiting(bench.spool, STUDY).corrections
     assert not bench.spool.has_unread(STUDY)
+
+    damaged = correct(bench, 2, CorrectionKind.ACCEPT, prompt="edema")
+    cut(study / "corrections" / f"{damaged}.json")
+    assert bench.steps.plan(STUDY) is None
 
 
 def click(service: Service, said: dict[str, object]) -> str:
@@ -528,12 +528,3 @@ def test_a_round_knows_only_what_was_planned_for_it(tmp_path: Path) -> None:
 
     assert (after.rounds, after.notes, after.corrections) == (before.rounds, before.notes, before.corrections)
     assert len(after.instances) == len(before.instances) + 2
-
-
-def test_a_correction_that_is_damaged_on_disk_opens_no_round(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
-    made = correct(bench, 1, CorrectionKind.REJECT, prompt=KEY)
-
-    cut(tmp_path / "studies" / STUDY / "corrections" / f"{made}.json")
-
-    assert bench.steps.plan(STUDY) is None

@@ -128,19 +128,6 @@ def test_the_process_ends_with_the_reason_of_its_own_errors_and_begins_nothing_m
     running.close(limit_seconds=5)
 
 
-def test_what_an_engine_raises_to_stop_a_workflow_passes() -> None:
-    class Stop(BaseException):
-        """It ends a workflow that is not the engine's own any more."""
-
-    def body() -> None:
-        raise Stop
-
-    running = RunningSteps()
-    with pytest.raises(Stop):
-        running.guarded(body)()
-    assert not running.is_broken
-
-
 def test_closing_waits_for_the_step_in_hand() -> None:
     running, in_hand, go_on, done = RunningSteps(), threading.Event(), threading.Event(), threading.Event()
 

@@ -60,12 +60,20 @@ def states(node: Finished, *deliveries: Delivery) -> list[object]:
     return [(node.ledger.study_state(each.study_uid), node.ledger.delivery_state(each)) for each in deliveries]
 
 
-def test_a_retry_queues_what_is_parked_of_a_study(node: Finished) -> None:
+@pytest.mark.parametrize("has_correction", [False, True])
+def test_a_retry_queues_what_is_parked_of_a_study_and_lets_waiting_corrections_leave_later(
+    node: Finished, has_correction: bool
+) -> None:
     *own, other = read(node)
+    if has_correction:
+        node.correct(FILM, prompt="atelectasis")
+        for release in (node.spool.directory / "studies" / STUDY / "released").iterdir():
+            release.unlink()
 
     assert retry(node.settings, [STUDY]) == {STUDY: 3}
 
-    assert queued(node) == sorted([*(("deliver", each.sop_instance_uid) for each in own), ("quiet", STUDY)])
+    works = [*(("deliver", each.sop_instance_uid) for each in own), ("quiet", STUDY)]
+    assert queued(node) == sorted([*works, ("gather", STUDY)] if has_correction else works)
     assert states(node, *own, other) == [
         *2 * [("receiving", DeliveryState.WAITING)], ("parked", DeliveryState.PARKED)
     ]  # fmt: skip
@@ -97,17 +105,6 @@ def test_a_retry_of_a_lost_output_has_its_study_read_again(node: Finished, ask: 
 
     assert queued(node) == [("deliver", delivery.sop_instance_uid), ("quiet", STUDY)]
     assert len(node.spool.unread(STUDY)) == 1
-
-
-def test_a_retry_lets_waiting_corrections_leave_later(node: Finished) -> None:
-    read(node)
-    node.correct(FILM, prompt="atelectasis")
-    for release in (node.spool.directory / "studies" / STUDY / "released").iterdir():
-        release.unlink()
-
-    retry(node.settings, [STUDY])
-
-    assert ("gather", STUDY) in queued(node)
 
 
 def test_what_is_unknown_is_not_tried_again(node: Finished, tmp_path: Path) -> None:

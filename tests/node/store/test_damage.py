@@ -379,7 +379,7 @@ def test_a_start_on_such_a_disk_is_no_fault_of_settings_unless_the_folder_may_no
         *((errno.ENOSPC, calls) for calls in (("write",), ("fsync",), ("rename",), ("write", "unlink"))),
     ],
 )
-def test_a_sender_is_told_to_send_again_later(
+def test_a_sender_is_told_to_send_again_later_also_over_http(
     tmp_path: Path, disk_full: Disk, number: int, calls: tuple[str, ...]
 ) -> None:
     with listening(tmp_path) as node:
@@ -387,19 +387,11 @@ def test_a_sender_is_told_to_send_again_later(
 
         assert peers.send(films.thumbnail(), port=node.listener.port) == 0xA700
         assert node.told == []
-
-
-@pytest.mark.parametrize("number", TAKING_NOTHING)
-def test_over_http_it_is_the_same(tmp_path: Path, disk_full: Disk, number: int) -> None:
-    with listening(tmp_path) as node:
-        disk_full.fail(number, "write", "unlink")
         file = IncomingFile(node.listener.intake)
-        file.write(films.file_bytes(films.thumbnail()))
-
         with pytest.raises(NodeError) as raised:
+            file.write(films.file_bytes(films.thumbnail()))
             file.keep(is_stat=False, tell=lambda _reason: None)
         file.discard()
-
         assert getattr(raised.value, "status", None) == 0xA700
 
 

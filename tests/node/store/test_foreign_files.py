@@ -84,26 +84,13 @@ def test_a_strange_folder_among_the_studies_is_no_study(spool: Spool) -> None:
     assert found == {"1.2.9": ((), False)}
 
 
-
-
-@pytest.mark.parametrize("is_old", [False, True], ids=["a new folder", "an old folder"])
-def test_a_folder_gets_the_number_of_its_format(settings: Settings, is_old: bool) -> None:
+def test_a_folder_gets_the_number_of_its_format_and_with_studies_and_no_number_is_refused(settings: Settings) -> None:
     folder = settings.storage.directory
     folder.mkdir()
-    if is_old:
-        films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
-
-    for _ in range(2):
-        spool = Spool(settings.storage.directory)
-
+    for studies in ([], [STUDY]):
+        assert list(Spool(folder).studies()) == studies
         assert (folder / "format").read_bytes() == b"3\n"
-        assert list(spool.studies()) == ([STUDY] if is_old else [])
-
-
-def test_a_folder_with_studies_and_no_number_is_refused(settings: Settings) -> None:
-    folder = settings.storage.directory
-    folder.mkdir()
-    films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
+        films.keep(Spool(folder), films.thumbnail(), study_uid=STUDY)
     (folder / "format").unlink()
     before = sorted(folder.rglob("*"))
 
