@@ -9,7 +9,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -113,10 +113,9 @@ def test_an_object_of_another_syntax_gets_an_association_that_takes_it(associati
     assert [received.transfer_syntax_uid for received in archive.kept] == syntaxes
 
 
-def test_an_association_that_nothing_uses_is_released(archive: Archive) -> None:
+def test_an_association_that_nothing_uses_is_released_and_at_a_stop_each(archive: Archive) -> None:
     associations = Associations(idle_seconds=0.2)
     deliver(objects()[0], to(archive), associations)
-
     archive.wait_for_releases(1)
 
     deliver(objects()[1], to(archive), associations)
@@ -124,16 +123,9 @@ def test_an_association_that_nothing_uses_is_released(archive: Archive) -> None:
     associations.close()
     archive.wait_for_releases(2)
 
-
-def test_a_stop_releases_what_is_open(archive: Archive, associations: Associations) -> None:
-    deliver(objects()[0], to(archive), associations)
-
-    associations.close()
-
-    archive.wait_for_releases(1)
     deliver(objects()[1], to(archive), associations)
-    archive.wait_for_releases(2)
-    assert len(archive.kept) == 2
+    archive.wait_for_releases(3)
+    assert len(archive.kept) == 3
 
 
 def test_a_refused_object_leaves_the_association_open(archive: Archive, associations: Associations) -> None:
@@ -333,15 +325,6 @@ def accepted(request: bytes) -> bytes:
     return b"\2\0" + len(content).to_bytes(4, "big") + content
 
 
-@contextmanager
-def scripted(*scripts: Callable[[ScriptedArchive], None]) -> Iterator[ScriptedArchive]:
-    serving = ScriptedArchive(*scripts)
-    try:
-        yield serving
-    finally:
-        serving.close()
-
-
 def film(name: str, *, pixels: int = 0) -> bytes:
     another = films.as_another(films.thumbnail(), name)
     if pixels:
@@ -352,7 +335,7 @@ def film(name: str, *, pixels: int = 0) -> bytes:
 @pytest.mark.parametrize("script", [another, none, another_failed, before_the_request, within_the_object])
 def test_an_answer_out_of_turn_is_no_answer(script: Callable[[ScriptedArchive], None]) -> None:
     content = film("one", pixels=LARGE if script is within_the_object else 0)
-    with scripted(script) as pacs:
+    with closing(ScriptedArchive(script)) as pacs:
         with pytest.raises(DestinationDown):
             dicom.send(content, pacs.destination, Calling(ae_title="CHEX"))
         # A connection that is closed with answers unread is reset, and who sent them may then not see the abort.
@@ -366,7 +349,7 @@ def test_an_answer_out_of_turn_is_no_answer(script: Callable[[ScriptedArchive], 
 @pytest.mark.parametrize("script", [twice, twice_in_advance])
 def test_an_answer_too_many_is_not_that_of_the_next_object(script: Callable[[ScriptedArchive], None]) -> None:
     associations = Associations(idle_seconds=30.0)
-    with scripted(script) as pacs:
+    with closing(ScriptedArchive(script)) as pacs:
         for name in ("one", "two"):
             dicom.send(film(name), pacs.destination, Calling(ae_title="CHEX", associations=associations))
         associations.close()
@@ -376,7 +359,7 @@ def test_an_answer_too_many_is_not_that_of_the_next_object(script: Callable[[Scr
 
 def test_a_good_archive_keeps_many_objects_of_all_sizes() -> None:
     associations = Associations(idle_seconds=30.0)
-    with scripted() as pacs:
+    with closing(ScriptedArchive()) as pacs:
         for number in range(20):
             content = film(str(number), pixels=LARGE if number == 10 else 0)
             dicom.send(content, pacs.destination, Calling(ae_title="CHEX", associations=associations))

@@ -8,10 +8,11 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -161,7 +162,9 @@ def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
     assert committing.reported == [0x0000]
 
 
-def test_a_destination_answers_if_it_accepts_any_association(archive: peers.ReceivingArchive) -> None:
+def test_a_destination_answers_if_it_accepts_any_association_not_if_it_rejects_or_is_absent(
+    archive: peers.ReceivingArchive, film: Path
+) -> None:
     senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
     archive.stop()
@@ -169,6 +172,13 @@ def test_a_destination_answers_if_it_accepts_any_association(archive: peers.Rece
     archive.start()
     senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
+
+    for act in (partial(senders.probe, to(archive), calling_aet="CHEX"), partial(deliver, film, archive)):
+        archive.reject()
+        with pytest.raises(DestinationDown, match="check both AE titles"):
+            act()
+        with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
+            act()
 
 
 def test_a_rejection_is_told_however_soon_it_comes(
@@ -200,20 +210,6 @@ def test_a_rejection_without_words_is_told_by_its_numbers(monkeypatch: pytest.Mo
         threads.submit(answer, listening)
         with pytest.raises(DestinationDown, match="source 9, reason 9"):
             senders.probe(replace(PACS, port=listening.getsockname()[1]), calling_aet="CHEX")
-
-
-def test_a_destination_that_rejects_or_is_absent_is_down(archive: peers.ReceivingArchive, film: Path) -> None:
-    acts: tuple[Callable[[], None], ...] = (
-        lambda: senders.probe(to(archive), calling_aet="CHEX"),
-        lambda: deliver(film, archive),
-    )
-    for act in acts:
-        archive.reject()
-        with pytest.raises(DestinationDown, match="check both AE titles"):
-            act()
-
-        with archive.down(), pytest.raises(DestinationDown, match="cannot be reached"):
-            act()
 
 
 @pytest.fixture(scope="module")
