@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +17,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from pydicom.dataset import Dataset
-from starlette.testclient import TestClient
 
 from models.documents import encode
 from node.commands.corrections import export
@@ -26,7 +25,6 @@ from node.config import Settings
 from node.dicom import header_reading
 from node.domain import Delivery, Film
 from node.jobs import answered_film, gathering
-from node.metrics import Metrics
 from node.outputs import wording
 from node.read import prompts
 from node.rounds.round_plan import known_to
@@ -34,18 +32,15 @@ from node.store import files
 from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.rounds import RoundMark
-from node.store.spool import Spool
 from node.store.study_facts import load
-from node.web import application
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.test_metrics import samples as metric_samples
 from tests.support import films, samples, validators
 from tests.support.damage import cut
-from tests.support.finished import parts_of
+from tests.support.finished import Finished
 from tests.support.peers import ReceivingArchive
-from tests.support.service import Service, read_and_stop, settings_for
-from tests.support.web_access import as_user
+from tests.support.service import Service, read_and_stop
 
 KEY = "atelectasis"  # present on every film of the scripted reader
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
@@ -154,29 +149,25 @@ PROMPTS = prompts.load("chexpert14")
 REJECTION: dict[str, object] = {"kind": "reject", "prompt": PRESENT, "id": "a" * 32}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Read:
-    """The application on the spool of a film that was read; no database is there."""
+class Read(Finished):
+    """A film that was read; nobody has made the database of the work that is queued."""
 
-    client: TestClient
-    settings: Settings
-    spool: Spool
-    metrics: Metrics
-    film: Instance
-
-    @property
-    def path(self) -> str:
-        return f"/api/v1/films/{self.film.sop_instance_uid}/corrections"
-
-    def correct(self) -> tuple[int, str]:
-        answer = self.client.post(self.path, json=REJECTION)
-        assert answer.headers["content-type"] == "application/problem+json"
-        return answer.status_code, answer.json()["detail"]
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, prompts=lambda: PROMPTS)
+        self.film = films.keep(self.spool, films.thumbnail()).instance
+        self.path = f"/api/v1/films/{self.film.sop_instance_uid}/corrections"
+        self.pages = self.client()
+        self.answer(self.film, samples.several())
 
     def answer(self, film: Instance, answer: Film) -> None:
         """Store what a film was answered."""
         answer = replace(answer, source=film.sop_instance_uid)
         self.spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
+
+    def reject(self) -> tuple[int, str]:
+        answer = self.pages.post(self.path, json=REJECTION)
+        assert answer.headers["content-type"] == "application/problem+json"
+        return answer.status_code, answer.json()["detail"]
 
     def stored(self) -> int:
         return len(self.spool.documents(self.film.study_uid, "corrections"))
@@ -189,14 +180,7 @@ class Read:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    settings: Settings = settings_for(tmp_path / "node", archive_port=104)
-    spool, metrics = Spool(settings.storage.directory), Metrics()
-    built = application.build(parts_of(settings, spool, metrics=metrics, prompts=lambda: PROMPTS))
-    client = TestClient(as_user(built), raise_server_exceptions=False)
-    film = films.keep(spool, films.thumbnail()).instance
-    made = Read(client=client, settings=settings, spool=spool, metrics=metrics, film=film)
-    made.answer(film, samples.several())
-    return made
+    return Read(tmp_path / "node")
 
 
 def remove(read: Read) -> None:
@@ -222,7 +206,7 @@ def test_a_study_that_is_removed_meanwhile_is_not_corrected(
 
     monkeypatch.setattr(place, step, removed_meanwhile)
 
-    status, detail = read.correct()
+    status, detail = read.reject()
 
     assert (status, "removed" in detail, read.stored()) == (409, True, 0)
 
@@ -247,7 +231,7 @@ def test_a_film_that_is_gone_or_damaged_is_not_corrected(
 ) -> None:
     lose(read)
 
-    answered, detail = read.correct()
+    answered, detail = read.reject()
 
     assert (answered, said in detail, read.stored()) == (status, True, 0)
 
@@ -256,9 +240,9 @@ def test_a_film_of_another_prompt_set_is_corrected_and_exported(read: Read, tmp_
     known = {prompt.key for prompt in PROMPTS.prompts}
     (unknown,) = [finding for finding in samples.several().findings if finding.prompt not in known]
 
-    read.client.post(read.path, json={"kind": "reject", "prompt": unknown.prompt})
-    film = read.client.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]
-    read.client.post(read.path, json={"kind": "accept", "prompt": unknown.prompt})
+    read.pages.post(read.path, json={"kind": "reject", "prompt": unknown.prompt})
+    film = read.pages.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]
+    read.pages.post(read.path, json={"kind": "accept", "prompt": unknown.prompt})
 
     assert {finding["prompt"]: finding["state"] for finding in film["findings"]}[unknown.prompt] == "absent"
     [exported] = read.exported(tmp_path / "corrected.jsonl", films=1)
@@ -271,8 +255,8 @@ def test_an_accepted_finding_without_a_box_is_exported_as_there_but_nowhere(read
     several = samples.several()
     nowhere, drawn = (replace(finding, boxes=()) for finding in several.findings[:2])
     read.answer(read.film, replace(several, findings=(nowhere, drawn, *several.findings[2:])))
-    read.client.post(read.path, json={"kind": "accept", "prompt": nowhere.prompt})
-    read.client.post(read.path, json={"kind": "add", "prompt": drawn.prompt, "box": [100, 100, 500, 500]})
+    read.pages.post(read.path, json={"kind": "accept", "prompt": nowhere.prompt})
+    read.pages.post(read.path, json={"kind": "add", "prompt": drawn.prompt, "box": [100, 100, 500, 500]})
 
     [exported] = read.exported(tmp_path / "corrected.jsonl", films=1)
 
@@ -288,7 +272,7 @@ def test_films_of_one_patient_stay_together_in_an_export(
     for study in ("1.2.1", "1.2.2"):
         kept = films.keep(read.spool, films.thumbnail({"StudyInstanceUID": study, "PatientID": number})).instance
         read.answer(kept, samples.several())
-        read.client.post(f"/api/v1/studies/{study}/films/{kept.sop_instance_uid}/corrections", json=REJECTION)
+        read.pages.post(f"/api/v1/studies/{study}/films/{kept.sop_instance_uid}/corrections", json=REJECTION)
 
     patients = {line["patient"] for line in read.exported(tmp_path / "corrected.jsonl", films=2)}
 
@@ -296,7 +280,7 @@ def test_films_of_one_patient_stay_together_in_an_export(
 
 
 def test_an_export_that_fails_leaves_nothing_and_can_be_repeated(read: Read, tmp_path: Path) -> None:
-    read.client.post(read.path, json=REJECTION)
+    read.pages.post(read.path, json=REJECTION)
     out = tmp_path / "corrected.jsonl"
     stored = next((tmp_path / "node" / "studies").rglob("corrections/*.json"))
     damaged = stored.with_name(f"{'f' * 32}.json")
@@ -315,9 +299,9 @@ def test_without_a_database_a_correction_is_stored_and_says_so_and_is_shown_thou
     read: Read,
 ) -> None:
     finish = f"/api/v1/studies/{read.film.study_uid}/finish"
-    assert read.client.post(finish).json() == {"corrections": 0, "changes": 0}, "nothing is queued"
+    assert read.pages.post(finish).json() == {"corrections": 0, "changes": 0}, "nothing is queued"
 
-    first, second = read.correct(), read.correct()
+    first, second = read.reject(), read.reject()
 
     assert first == second
     assert first[0] == 503
@@ -325,12 +309,12 @@ def test_without_a_database_a_correction_is_stored_and_says_so_and_is_shown_thou
     assert read.stored() == 1
     film = read.film.path.read_bytes()
     read.film.path.write_bytes(b"lost")
-    seen = read.client.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]["findings"]
+    seen = read.pages.get(f"/api/v1/studies/{read.film.study_uid}").json()["films"][0]["film"]["findings"]
     assert {finding["prompt"]: finding.get("reader") for finding in seen}[PRESENT]["what"] == "rejected"
 
     read.film.path.write_bytes(film)
-    read.client.post(read.path, json={"kind": "withdraw", "withdraws": REJECTION["id"]})
-    counted = metric_samples(read.metrics.registry, "cxr_corrections_total")
+    read.pages.post(read.path, json={"kind": "withdraw", "withdraws": REJECTION["id"]})
+    counted = metric_samples(read.bench.metrics.registry, "cxr_corrections_total")
     assert {labels: count for labels, count in counted.items() if count} == {
         ("reject", PRESENT): 1.0, ("withdraw", PRESENT): 1.0
     }  # fmt: skip

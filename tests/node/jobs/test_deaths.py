@@ -89,11 +89,15 @@ def main(arguments: Sequence[str]) -> int:
     (folder,) = arguments
     log.configure()
     corrections = f"/api/v1/films/{FILM.SOPInstanceUID}/corrections"
-    works: list[Callable[[Running], object]] = [
-        lambda running: peers.send(FILM, port=running.ports["dicom_port"]),
-        lambda running: peers.send(QUESTION, port=running.ports["dicom_port"]),
-        lambda running: httpx2.post(f"http://{LOOPBACK}:{running.ports['http_port']}{corrections}", json=REJECTION),
-    ]
+
+    def send_film(running: Running) -> None:
+        peers.send(FILM, port=running.ports["dicom_port"])
+
+    def ask_and_correct(running: Running) -> None:
+        """Both at once: fewer lives than one after the other, and as many deaths."""
+        peers.send(QUESTION, port=running.ports["dicom_port"])
+        httpx2.post(f"http://{LOOPBACK}:{running.ports['http_port']}{corrections}", json=REJECTION)
+
     with ReceivingArchive() as archive, web_archive() as server:
         settings = settings_for(Path(folder), archive_port=archive.port, corrections_seconds=0.5)
         settings = replace(
@@ -106,8 +110,8 @@ def main(arguments: Sequence[str]) -> int:
             ),
         )
         lives = Lives(settings, archive)
-        for work in works:
-            lives.live(work, until=len(archive.kept) + 2)
+        lives.live(send_film, until=2)
+        lives.live(ask_and_correct, until=6)
         told = {
             "sent": [str(request.sop_instance_uid) for request in archive.requests],
             "kinds": [kept.dataset.Modality for kept in archive.kept],

@@ -31,27 +31,20 @@ def left_behind(folder: Path, name: str, *, days_ago: float) -> list[Path]:
     return paths
 
 
-def test_what_a_long_unseen_process_left_behind_is_removed(tmp_path: Path) -> None:
+def test_what_a_long_unseen_process_left_behind_is_removed_unless_it_lives(tmp_path: Path) -> None:
     gone = left_behind(tmp_path, "listener-7f9c", days_ago=1.1)
     down = left_behind(tmp_path, "listener-0", days_ago=0.9)
+    living = left_behind(tmp_path, "worker-0", days_ago=40)
     (tmp_path / "lock").touch()
 
-    processes.remove_gone(tmp_path, before=NOW - DAY)
-
-    assert sorted(tmp_path.iterdir()) == sorted([*down, tmp_path / "lock"])
-    assert not any(path.exists() for path in gone)
-
-
-def test_what_belongs_to_a_living_process_stays(tmp_path: Path) -> None:
-    paths = left_behind(tmp_path, "worker-0", days_ago=40)
-
-    with files.try_lock(paths[0]) as is_alive:
+    with files.try_lock(living[0]) as is_alive:
         processes.remove_gone(tmp_path, before=NOW - DAY)
         assert is_alive
-        assert all(path.exists() for path in paths)
+        assert sorted(tmp_path.iterdir()) == sorted([*down, *living, tmp_path / "lock"])
+        assert not any(path.exists() for path in gone)
 
     processes.remove_gone(tmp_path, before=NOW - DAY)  # it ended a moment ago
-    assert all(path.exists() for path in paths)
+    assert all(path.exists() for path in living)
 
 
 def test_a_lock_has_one_holder_even_if_its_file_is_removed(tmp_path: Path) -> None:

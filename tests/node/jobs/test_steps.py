@@ -47,7 +47,7 @@ class Raising(ScriptedReader):
         raise self._error
 
 
-def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) -> None:
+def test_neither_a_database_that_is_away_nor_a_full_disk_parks_a_study(bench: Bench, tmp_path: Path) -> None:
     class BrieflyAway(Ledger):
         """Its database is away when a study is first written."""
 
@@ -59,9 +59,12 @@ def test_a_database_that_is_away_parks_no_study(bench: Bench, tmp_path: Path) ->
                 raise OperationalError("INSERT", {}, ConnectionError())
             super().set_study(uid, state, **why)
 
-    bench.keep(FILM)
+    path = bench.keep(FILM)
     with closing(BrieflyAway(connect(tmp_path / "ledger.sqlite"))) as ledger, pytest.raises(OperationalError):
         replace(bench.steps, ledger=ledger).plan(STUDY)
+    (bench.folder / "studies" / STUDY / "readings").write_text("in the way", encoding="utf-8")
+    with pytest.raises(OSError, match="readings"):
+        bench.steps.read(STUDY, path.name)
 
     assert bench.ledger.parked() == []
 
@@ -199,16 +202,6 @@ def test_a_fault_parks_its_study_without_its_text_and_what_ends_the_process_blam
     assert parked == ([(STUDY, "read", f"{type(error).__name__} at test_steps.py")] if is_fault else [])
     assert bench.spool.count_begun_readings(STUDY) == 0  # it is no death of the process
     assert bench.steps.read(STUDY, path.name) == "read"
-
-
-def test_a_full_disk_is_no_matter_of_one_study(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    (bench.folder / "studies" / STUDY / "readings").write_text("in the way", encoding="utf-8")
-
-    with pytest.raises(OSError, match="readings"):
-        bench.steps.read(STUDY, path.name)
-
-    assert bench.ledger.parked() == []
 
 
 def test_a_film_that_ended_four_processes_is_parked_alone_and_read_on_request(bench: Bench) -> None:

@@ -88,13 +88,17 @@ def test_a_state_is_recorded_unless_the_delivery_was_abandoned(ledger: Ledger) -
     assert ledger.delivery_state(delivery()) is DeliveryState.ABANDONED
 
 
+
+
 def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledger) -> None:
-    ledger.add_delivery(numbered(1))
+    for number in (1, 2, 3):
+        ledger.add_delivery(numbered(number))
     ledger.set_delivery(numbered(2), WAITING, attempts=1, reason="timed out")
     ledger.set_sent(numbered(3), attempts=1)
 
     assert ledger.withhold("pacs", ["2.1", "2.2", "2.3"]) == {"2.1"}
     assert ledger.overview().deliveries == {("pacs", "abandoned"): 2, ("pacs", "sent"): 1}
+
 
 
 def test_a_study_belongs_to_one_workflow_until_that_is_over(ledger: Ledger) -> None:
