@@ -355,14 +355,3 @@ def test_an_answer_too_many_is_not_that_of_the_next_object(script: Callable[[Scr
         associations.close()
 
     assert (pacs.associations, pacs.kept) == (2, 2)
-
-
-def test_a_good_archive_keeps_many_objects_of_all_sizes() -> None:
-    associations = Associations(idle_seconds=30.0)
-    with closing(ScriptedArchive()) as pacs:
-        for number in range(20):
-            content = film(str(number), pixels=LARGE if number == 10 else 0)
-            dicom.send(content, pacs.destination, Calling(ae_title="CHEX", associations=associations))
-        associations.close()
-
-    assert (pacs.associations, pacs.kept) == (1, 20)

@@ -324,30 +324,28 @@ def test_a_small_file_that_the_disk_has_lost_ends_no_round(bench: Bench, lose: L
     assert "read" in bench.round()[0]
 
 
-class Disk:
-    """From `fail` on, answers calls about the files of a folder with an error; a file may still be opened to read."""
+Fail = Callable[..., None]
 
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
-        self._patch, self._folder = patch, folder
 
-    def fail(self, number: int, *calls: str) -> None:
-        for call in calls:
-            self._patch.setattr(os, call, self._failing(getattr(os, call), number))
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fail:
+    """Let calls of `os` about the folder's files fail with a number; a file may still be opened to read."""
 
-    def _failing(self, real: Callable[..., object], number: int) -> Callable[..., object]:
+    def failing(real: Callable[..., object], number: int) -> Callable[..., object]:
         def call(target: object, *arguments: object, **named: object) -> object:
             place = os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else str(target)
             is_reading = real is OPEN and arguments[:1] == (os.O_RDONLY,)
-            if place.startswith(str(self._folder)) and not is_reading:
+            if place.startswith(str(tmp_path)) and not is_reading:
                 raise OSError(number, os.strerror(number), place)
             return real(target, *arguments, **named)
 
         return call
 
+    def fail(number: int, *calls: str) -> None:
+        for name in calls:
+            monkeypatch.setattr(os, name, failing(getattr(os, name), number))
 
-@pytest.fixture
-def disk_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
-    return Disk(monkeypatch, tmp_path)
+    return fail
 
 
 @pytest.mark.parametrize(
@@ -359,9 +357,9 @@ def disk_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
     ],
 )
 def test_a_start_on_such_a_disk_is_no_fault_of_settings_unless_the_folder_may_not_be_used(
-    tmp_path: Path, disk_full: Disk, call: str, number: int, said: str
+    tmp_path: Path, fail: Fail, call: str, number: int, said: str
 ) -> None:
-    disk_full.fail(number, call)
+    fail(number, call)
 
     with (
         pytest.raises(NodeError, match=said) as raised,
@@ -380,10 +378,10 @@ def test_a_start_on_such_a_disk_is_no_fault_of_settings_unless_the_folder_may_no
     ],
 )
 def test_a_sender_is_told_to_send_again_later_also_over_http(
-    tmp_path: Path, disk_full: Disk, number: int, calls: tuple[str, ...]
+    tmp_path: Path, fail: Fail, number: int, calls: tuple[str, ...]
 ) -> None:
     with listening(tmp_path) as node:
-        disk_full.fail(number, *calls)
+        fail(number, *calls)
 
         assert peers.send(films.thumbnail(), port=node.listener.port) == 0xA700
         assert node.told == []
@@ -411,8 +409,8 @@ def test_a_database_without_room_is_told_from_a_damaged_one(tmp_path: Path) -> N
     assert database.is_not_writable(sa.exc.OperationalError("", None, errors[0]))
 
 
-def test_what_the_log_says_of_a_full_disk_names_it(tmp_path: Path, disk_full: Disk) -> None:
-    disk_full.fail(errno.ENOSPC, "write")
+def test_what_the_log_says_of_a_full_disk_names_it(tmp_path: Path, fail: Fail) -> None:
+    fail(errno.ENOSPC, "write")
 
     with pytest.raises(OSError, match="No space") as raised:
         files.write(tmp_path / "file", b"content")

@@ -1,6 +1,5 @@
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -88,8 +87,6 @@ def test_a_state_is_recorded_unless_the_delivery_was_abandoned(ledger: Ledger) -
     assert ledger.delivery_state(delivery()) is DeliveryState.ABANDONED
 
 
-
-
 def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledger) -> None:
     for number in (1, 2, 3):
         ledger.add_delivery(numbered(number))
@@ -98,7 +95,6 @@ def test_what_is_withheld_was_never_sent_only_if_it_was_never_tried(ledger: Ledg
 
     assert ledger.withhold("pacs", ["2.1", "2.2", "2.3"]) == {"2.1"}
     assert ledger.overview().deliveries == {("pacs", "abandoned"): 2, ("pacs", "sent"): 1}
-
 
 
 def test_a_study_belongs_to_one_workflow_until_that_is_over(ledger: Ledger) -> None:
@@ -401,19 +397,6 @@ def waiting() -> ReviewRow:
 SECRET = "correct-horse"
 
 
-@pytest.fixture
-def sql(storage: StorageSettings) -> Iterator[sa.Engine]:
-    sql = database.open_ledger(storage)
-    yield sql
-    sql.dispose()
-
-
-def films(*more: sa.schema.SchemaItem) -> sa.MetaData:
-    tables = sa.MetaData()
-    sa.Table("films", tables, sa.Column("uid", sa.String(64), primary_key=True), *more)
-    return tables
-
-
 @pytest.mark.drill(part="processes")
 def test_tables_are_created_by_many_at_once(postgres: Postgres) -> None:
     barrier = threading.Barrier(8)
@@ -438,21 +421,6 @@ def test_an_engine_with_unfinished_tables_knows_no_queue(postgres: Postgres) -> 
     assert database.queues(sql) == []
     assert not database.has_executor_tables(sql)
     sql.dispose()
-
-
-def test_a_row_is_added_once_and_changed_only_where_it_is_wanted(sql: sa.Engine) -> None:
-    tables = films(sa.Column("name", sa.Text))
-    table = tables.tables["films"]
-    database.create(sql, tables)
-
-    with sql.begin() as connection:
-        database.insert(connection, table, {"uid": "1", "name": "first"})
-        database.insert(connection, table, {"uid": "1", "name": "second"})
-        kept = connection.execute(sa.select(table.c.name)).scalars().all()
-        database.upsert(connection, table, {"uid": "1", "name": "third"}, changed={"name": "third"})
-        changed = connection.execute(sa.select(table.c.name)).scalars().all()
-
-    assert (kept, changed) == (["first"], ["third"])
 
 
 def test_a_start_waits_for_an_absent_server_until_it_is_stopped() -> None:
