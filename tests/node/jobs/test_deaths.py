@@ -1,7 +1,7 @@
 """A node that dies after every step of a film, a question and a correction still sends each object exactly once.
 
-Its lives follow each other in one process: each ends by an exception after the first step that no life before it did,
-and the next finds what a death leaves. `test_crash.py` has real ones.
+Its lives follow each other in one process: each ends by an exception, in every work in hand after the first step that
+no life before it did, and the next finds what a death leaves. `test_crash.py` has real ones.
 """
 
 from __future__ import annotations
