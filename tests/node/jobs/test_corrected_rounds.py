@@ -329,8 +329,8 @@ def kinds(deliveries: list[Delivery]) -> list[str]:
     return sorted(delivery.kind for delivery in deliveries)
 
 
-def test_a_correction_that_waits_makes_no_round_and_stays(tmp_path: Path) -> None:
-    bench, _ = rounds(tmp_path)
+def test_a_correction_that_waits_makes_no_round_goes_with_no_other_film_and_stays(tmp_path: Path) -> None:
+    bench, first = rounds(tmp_path)
     made = rejected(bench)
 
     assert bench.steps.plan(STUDY) is None
@@ -343,6 +343,13 @@ def test_a_correction_that_waits_makes_no_round_and_stays(tmp_path: Path) -> Non
     for known in ((), (made,), ("f" * 32,)):
         gathering.wait_again(bench.spool, STUDY, lambda *said: queued.append(said), quiet_seconds=9.0, queued=known)
     assert [(correction, seconds <= 9.0) for _, correction, seconds in queued] == [(made, True)] * 2
+
+    bench.receive(film("late"))
+    assert all("Rejected by a reader" not in meanings(each) for each in bench.objects(bench.round(), "sr"))
+    assert bench.steps.plan(STUDY) is None
+    release(bench)
+    corrected = [each for each in bench.objects(bench.round(), "sr") if "Rejected by a reader" in meanings(each)]
+    assert [predecessor(report) for report in corrected] == [report_of(bench, first).SOPInstanceUID]
 
 
 def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_path: Path) -> None:
@@ -366,21 +373,6 @@ def test_corrections_make_one_version_and_what_is_taken_back_in_time_none(tmp_pa
 
     correct(bench, 9, CorrectionKind.WITHDRAW, withdraws=accepted, is_released=False)
     assert release(bench).changes == 1, "the report says it"
-
-
-@pytest.mark.drill(part="processes")
-def test_a_film_that_comes_meanwhile_takes_no_correction_along(tmp_path: Path) -> None:
-    bench, first = rounds(tmp_path)
-    rejected(bench)
-    bench.receive(film("late"))
-
-    second = bench.round()
-    assert all("Rejected by a reader" not in meanings(report) for report in bench.objects(second, "sr"))
-    assert bench.steps.plan(STUDY) is None
-
-    release(bench)
-    corrected = [each for each in bench.objects(bench.round(), "sr") if "Rejected by a reader" in meanings(each)]
-    assert [predecessor(report) for report in corrected] == [report_of(bench, first).SOPInstanceUID]
 
 
 def test_a_correction_during_a_round_waits_for_the_next(tmp_path: Path) -> None:
