@@ -170,63 +170,39 @@ def test_a_correction_is_proposed_and_never_made(text: str, kinds: dict[str, Cor
 @pytest.mark.parametrize(
     ("topic", "text", "words"),
     [
-        (
-            Topic.COMPARE,
-            "is the effusion *?",
-            "compared; in comparison; changed; smaller; larger; bigger; better; worse; improved; worsened; "
-            "grown; new; gone; "
-            "resolved; still there; vanished; cleared; removed; no longer there; there any longer; there anymore",
-        ),
-        (
-            Topic.COMPARE,
-            "* the effusion?",
-            "any changes of; any progress of; any progression of; has it progressed,; "
-            "what did the previous film say of; "
-            "the prior film and; the earlier film and; as last time,; more than before,; since yesterday,",
-        ),
+        (Topic.COMPARE, "is the effusion *?",
+         "compared; in comparison; changed; smaller; larger; bigger; better; worse; improved; worsened; grown; new; "
+         "gone; resolved; still there; vanished; cleared; removed; no longer there; there any longer; there anymore"),
+        (Topic.COMPARE, "* the effusion?",
+         "any changes of; any progress of; any progression of; has it progressed,; what did the previous film say of; "
+         "the prior film and; the earlier film and; as last time,; more than before,; since yesterday,"),
         (Topic.VIEW, "*?", "ap; pa; which view; what views; what projection"),
-        (
-            Topic.PLACE,
-            "* the effusion?",
-            "where is; locate; location of; located; point at; points to; mark; show; position of; which side has; "
-            "which zone has; which lung has; which part has; why; explain; which indicators are for; symptoms of",
-        ),
+        (Topic.PLACE, "* the effusion?",
+         "where is; locate; location of; located; point at; points to; mark; show; position of; which side has; "
+         "which zone has; which lung has; which part has; why; explain; which indicators are for; symptoms of"),
         (Topic.SIDE, "*?", "left or right; right or left; which side; what side"),
-        (
-            Topic.NORMAL,
-            "is it *?",
-            "normal; abnormal; healthy; okay; ok; fine; clear; unremarkable; alright; acute; urgent; "
-            "critical; serious; "
-            "bad; worrying; correct; in place; a placement; an abnormality",
-        ),
-        (
-            Topic.LIST,
-            "*?",
-            "list; lists; enumerate; which findings; observations; anything; something; what is reported; "
-            "what was found; "
-            "what was detected; what else; show; what is wrong",
-        ),
-        (
-            Topic.SUMMARY,
-            "*?",
-            "summary; summaries; summarize; summarise; summarized; overview; impression; report; conclusion; result; "
-            "results; describe; read; say; what do you see; what can we see; what can i see",
-        ),
+        (Topic.NORMAL, "is it *?",
+         "normal; abnormal; healthy; okay; ok; fine; clear; unremarkable; alright; acute; urgent; critical; serious; "
+         "bad; worrying; correct; in place; a placement; an abnormality"),
+        (Topic.LIST, "*?",
+         "list; lists; enumerate; which findings; observations; anything; something; what is reported; "
+         "what was found; what was detected; what else; show; what is wrong"),
+        (Topic.SUMMARY, "*?",
+         "summary; summaries; summarize; summarise; summarized; overview; impression; report; conclusion; result; "
+         "results; describe; read; say; what do you see; what can we see; what can i see"),
     ],
-)
+)  # fmt: skip
 def test_each_word_of_a_topic_asks_for_it(topic: Topic, text: str, words: str) -> None:
     asked = {text.replace("*", word) for word in words.split("; ")}
 
     assert [each for each in asked if understand(each, PROMPTS).topic is not topic] == []
 
 
-@pytest.mark.parametrize(
-    "place", "left; right; lt; rt; l; r; l-sided; r-sided; left-sided; right-sided; either; each".split("; ")
-)
-def test_a_correction_may_name_a_side(place: str) -> None:
-    query = understand(f"there is also a {place} effusion", PROMPTS)
+def test_a_correction_may_name_a_side() -> None:
+    for place in "left right lt rt l r l-sided r-sided left-sided right-sided either each".split():
+        query = understand(f"there is also a {place} effusion", PROMPTS)
 
-    assert (query.topic, query.findings) == (Topic.CORRECT, EFFUSION)
+        assert (query.topic, query.findings) == (Topic.CORRECT, EFFUSION), place
 
 
 @pytest.mark.parametrize(
@@ -249,18 +225,13 @@ def test_findings_in_other_words_are_known(findings: str, texts: str) -> None:
         assert (query.topic, query.findings) == (Topic.PRESENCE, tuple(findings.split()))
 
 
-@pytest.mark.parametrize("prompt", PATHOLOGIES, ids=lambda prompt: prompt.key)
-def test_every_finding_is_known_by_each_of_its_names(prompt: Prompt) -> None:
-    names = (*prompt.phrases, prompt.finding.meaning) if prompt.finding else ()
-
-    assert names
-    for name in names:
-        assert prompt.key in understand(f"is there any {name}?", PROMPTS).findings, name
-
-
-@pytest.mark.parametrize("region", REGIONS, ids=lambda region: region.key)
-def test_every_region_is_known_by_its_phrase(region: Prompt) -> None:
-    assert understand(f"What is in the {region.phrases[0]}?", PROMPTS).regions == (region.key,)
+def test_every_finding_and_region_is_known_by_each_of_its_names() -> None:
+    for prompt in PATHOLOGIES:
+        assert prompt.finding is not None
+        for name in (*prompt.phrases, prompt.finding.meaning):
+            assert prompt.key in understand(f"is there any {name}?", PROMPTS).findings, name
+    for region in REGIONS:
+        assert understand(f"What is in the {region.phrases[0]}?", PROMPTS).regions == (region.key,)
 
 
 @given(st.text(max_size=300))
@@ -303,9 +274,7 @@ def test_a_list_names_all_findings(film: Film) -> None:
 
     for found in film.findings:
         assert found.code.meaning.lower().removeprefix("other ").split()[0][:5] in reply.text.lower()
-    assert reply.findings == tuple(
-        found.prompt for found in sorted(wording.reported(film), key=lambda found: reply.findings.index(found.prompt))
-    )
+    assert sorted(reply.findings) == sorted(found.prompt for found in wording.reported(film))
 
 
 @pytest.mark.parametrize(
@@ -331,24 +300,24 @@ def test_a_reply_is_plain_sentences(text: str, expected: str) -> None:
 
 
 def test_what_the_film_was_not_asked_is_for_the_network() -> None:
-    film = film_with_effusion()
+    texts = ("fracture?", "hernia on the left?", "pacemaker?")
 
-    assert answer(understand("fracture?", PROMPTS), film).needs_network == "fracture"
-    assert answer(understand("hernia on the left?", PROMPTS), film).needs_network == "hernia on the left"
-    assert answer(understand("pacemaker?", PROMPTS), film).needs_network == "pacemaker"
+    needed = [answer(understand(text, PROMPTS), film_with_effusion()).needs_network for text in texts]
+
+    assert needed == ["fracture", "hernia on the left", "pacemaker"]
 
 
-@pytest.mark.parametrize("text", TEXTS[::9])
-def test_a_film_that_was_not_read_says_why(text: str) -> None:
+def test_a_film_that_was_not_read_says_why() -> None:
     film = unread(1, Reason.BLANK)
 
-    assert answer(understand(text, PROMPTS), film).text == wording.not_processed(film)
+    assert {ask(text, film) for text in TEXTS} == {wording.not_processed(film)}
 
 
 def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
     texts = (
         "A pleural effusion is seen.",
         "A pneumothorax is seen.",
+        "There may be a small pneumothorax.",
         "The lung is clear.",
         "No pleural effusion.",
         "Pleural fluid is seen, and the heart is normal.",
@@ -358,7 +327,7 @@ def test_a_region_quotes_only_what_asserts_and_agrees() -> None:
 
     reply = ask("what is in the right lower lung zone?", film)
 
-    assert [text in reply for text in texts] == [True, False, False, False, False]
+    assert [text in reply for text in texts] == [True, *[False] * 5]
 
 
 @pytest.mark.parametrize(
@@ -384,44 +353,29 @@ def test_a_reply_rests_on_the_boxes_in_the_asked_zone() -> None:
     middle = replace(lower, tracking_uid="2.25.1", evidence=replace(samples.LOWER_ZONE, zone="right_mid_lung_zone"))
     film = samples.film(findings=(replace(finding(), boxes=(lower, middle)),))
 
-    reply = answer(understand("effusion in the right mid lung zone?", PROMPTS), film)
-
-    assert reply.boxes == ("2.25.1",)
+    assert answer(understand("effusion in the right mid lung zone?", PROMPTS), film).boxes == ("2.25.1",)
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_reply_on_a_region_says_if_sides_are_not_known(known: bool) -> None:
-    located = effusions()
+    zones = (samples.LOWER_ZONE, replace(samples.LOWER_ZONE, zone="left_lower_lung_zone", side=Side.LEFT))
     boxes = tuple(
-        replace(box, evidence=replace(box.evidence, side=box.evidence.side if known else None))
-        for box in located.boxes
-        if box.evidence is not None
+        replace(box, evidence=zone if known else replace(zone, side=None))
+        for box, zone in zip(effusions().boxes, zones, strict=True)
     )
 
-    reply = ask("what is in the left lower lung zone?", samples.film(findings=(replace(located, boxes=boxes),)))
+    reply = ask("what is in the left lower lung zone?", samples.film(findings=(replace(effusions(), boxes=boxes),)))
 
     assert ("The film does not tell which side is which" in reply) is not known
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Pleural effusion", True),
-        (" pleural  EFFUSION ", True),
-        ("fracture of bone", True),
-        ("left lower lung zone", True),
-        ("hiatal hernia", True),
-        ("effusion", False),
-        ("pleural effusion?", False),
-        ("is there a hiatal hernia?", False),
-        ("left lung", False),
-        ("summary", False),
-        ("normal", False),
-        ("", False),
-    ],
-)
-def test_a_name_of_the_prompt_set_is_a_plain_prompt(text: str, expected: bool) -> None:
-    assert is_plain_prompt(text, understand(text, PROMPTS), PROMPTS) is expected
+def test_a_name_of_the_prompt_set_and_unknown_words_are_plain_prompts() -> None:
+    plain = ["Pleural effusion", " pleural  EFFUSION ", "fracture of bone", "left lower lung zone", "hiatal hernia"]
+    others = ["effusion", "pleural effusion?", "is there a hiatal hernia?", "left lung", "summary", "normal", ""]
+
+    found = [text for text in (*plain, *others) if is_plain_prompt(text, understand(text, PROMPTS), PROMPTS)]
+
+    assert found == plain
 
 
 @pytest.mark.parametrize(
@@ -431,12 +385,7 @@ def test_a_name_of_the_prompt_set_is_a_plain_prompt(text: str, expected: bool) -
         ("is there anything in this box", "left", ["left"], "1 of 2 boxes lies in the drawn box."),
         ("what is here?", "elsewhere", [], "None of the reported boxes lies in the drawn box"),
         ("effusion here?", "left", ["left"], "There are bilateral pleural effusions"),
-        (
-            "effusion here?",
-            "elsewhere",
-            ["right", "left"],
-            "None of the boxes lies in the drawn box",
-        ),
+        ("effusion here?", "elsewhere", ["right", "left"], "None of the boxes lies in the drawn box"),
     ],
 )
 def test_a_drawn_box_is_answered_by_the_boxes_in_it(text: str, drawn: str, boxes: list[str], words: str) -> None:
@@ -465,12 +414,12 @@ def test_a_summary_is_the_impression() -> None:
     assert reply.findings == ("pleural_effusion", "edema")
 
 
-@pytest.mark.parametrize("text", ["summarize", "is it normal?", "list the findings"])
-def test_a_film_without_a_reported_finding_is_not_called_clear(text: str) -> None:
+def test_a_film_without_a_reported_finding_is_not_called_clear() -> None:
     film = samples.film(findings=(absent(),))
 
-    assert misread(ask(text, film), film) == []
-    assert "may have been missed" in ask(text, film)
+    for text in ("summarize", "is it normal?", "list the findings"):
+        assert misread(ask(text, film), film) == []
+        assert "may have been missed" in ask(text, film)
 
 
 HEART = replace(finding(), side=None, site=Code(value="80891009", scheme="SCT", meaning="Heart"))
@@ -498,8 +447,6 @@ MISSED = "Pulmonary edema is not reported (below threshold, may have been missed
     [
         ("AP by header", "AP or PA?", "Its header names the view AP; its picture looks like PA (72 %)."),
         ("effusion", "AP or PA?", "Its header names no view; its picture tells none to this model."),
-        ("in doubt", "why?", "The probability is 83 %."),
-        ("in doubt", "why?", "covers 34 % of it"),
         ("in doubt", "why?", wording.CONTRADICTIONS["other_side"]),
         ("unsided", "left effusion?", "Its side is not told."),
         ("heart", "left or right?", "on no side"),
@@ -526,11 +473,3 @@ MISSED = "Pulmonary edema is not reported (below threshold, may have been missed
 )
 def test_a_reply_says_once_what_a_person_must_know(of: str, text: str, words: str) -> None:
     assert ask(text, SPOKEN_OF[of]).count(words) == 1
-
-
-@pytest.mark.parametrize("said", ["There may be a small pneumothorax.", "A pneumothorax is seen."])
-def test_a_sentence_on_what_is_not_reported_is_not_quoted(said: str) -> None:
-    quoted = GroundedSentence(text=said, prompt="right_upper_lung_zone", score=0.5, boxes=())
-    film = replace(samples.film(findings=(absent(),)), sentences=(quoted,))
-
-    assert "pneumothorax" not in ask("What is in the right upper lung zone?", film)

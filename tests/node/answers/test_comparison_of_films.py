@@ -107,8 +107,6 @@ def gone(probability: float) -> Finding:
         (corrected(), covering(0.6), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
         (gone(0.1), corrected(), (Change.NOT_COMPARABLE, Obstacle.CORRECTED)),
         (left_out(samples.EFFUSION), covering(0.3), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
-        (covering(0.3), left_out(samples.EFFUSION), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
-        (left_out(samples.EFFUSION), gone(0.1), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
         (gone(0.1), left_out(samples.EFFUSION), (Change.NOT_COMPARABLE, Obstacle.NOT_ASKED)),
         (left_out(samples.EFFUSION), left_out(samples.EFFUSION), (Change.NOT_REPORTED, None)),
     ],
@@ -122,10 +120,10 @@ def test_a_change_counts_beyond_the_error(
 def test_what_only_one_film_was_asked_for_is_not_compared_nor_called_unreported() -> None:
     found = compare(seen(covering(0.3)), seen(left_out(samples.EFFUSION), absent()), error=ERROR).findings
 
-    assert [(each.prompt, each.obstacle) for each in found] == [
-        ("pleural_effusion", Obstacle.NOT_ASKED),
-        ("pneumothorax", Obstacle.NOT_ASKED),
-    ]
+    assert {each.prompt: each.obstacle for each in found} == {
+        "pleural_effusion": Obstacle.NOT_ASKED,
+        "pneumothorax": Obstacle.NOT_ASKED,
+    }
     assert found[0].text == (
         "Pleural effusion is not evaluated by this model, and cannot be compared with the earlier film: "
         "only one of the films was read for it."
@@ -149,38 +147,28 @@ def test_what_only_one_film_was_asked_for_is_not_compared_nor_called_unreported(
         (seen(), seen(), None, Obstacle.UNMEASURED),
         (seen(), seen(), replace(ERROR, measured_on="hospital"), Obstacle.OTHER_POPULATION),
         (REAL, REAL, ERROR, Obstacle.OTHER_POPULATION),
+        (seen(finding()), seen(finding(), notes=(Note.IDENTIFIER_LEFT_OUT,)), ERROR, None),
+        (seen(finding()), replace(seen(finding()), model=replace(MODEL, engine="tensorrt")), ERROR, None),
+        (REAL, REAL, replace(ERROR, measured_on="hospital"), None),
     ],
     ids=lambda value: value if isinstance(value, Obstacle) else "",
 )
 def test_films_that_differ_in_kind_are_not_compared(
-    earlier: ReadFilm, later: ReadFilm, error: ChangeError | None, expected: Obstacle
+    earlier: ReadFilm, later: ReadFilm, error: ChangeError | None, expected: Obstacle | None
 ) -> None:
     for first, second in ((earlier, later), (later, earlier)):
         compared = compare(first, second, error=error)
 
-        assert (compared.obstacle, compared.findings) == (expected, ())
-        assert compared.text.startswith("The films are not comparable: ")
-
-
-@pytest.mark.parametrize(
-    ("earlier", "later", "error"),
-    [
-        (seen(finding()), seen(finding(), notes=(Note.IDENTIFIER_LEFT_OUT,)), ERROR),
-        (seen(finding()), replace(seen(finding()), model=replace(MODEL, engine="tensorrt")), ERROR),
-        (REAL, REAL, replace(ERROR, measured_on="hospital")),
-    ],
-    ids=["a note on an identifier", "another runtime", "films of people, with an error of such films"],
-)
-def test_films_of_one_kind_are_compared(earlier: ReadFilm, later: ReadFilm, error: ChangeError) -> None:
-    assert compare(earlier, later, error=error).obstacle is None
+        assert compared.obstacle is expected
+        assert bool(compared.findings) is (expected is None)
+        assert compared.text.startswith("The films are not comparable: ") is (expected is not None)
 
 
 def test_a_comparison_says_its_changes_and_names_their_boxes() -> None:
     compared = compare(seen(gone(0.1), finding(EDEMA)), seen(covering(0.3), absent(EDEMA)), error=ERROR)
 
     [box] = finding().boxes
-    assert compared.findings[0].later == (box.tracking_uid,)
-    assert compared.findings[0].earlier == ()
+    assert (compared.findings[0].earlier, compared.findings[0].later) == ((), (box.tracking_uid,))
     assert compared.text == (
         "Right pleural effusion is reported, and was not reported on the earlier film. "
         "Pulmonary edema is not reported any more, and may have been missed. "
@@ -195,33 +183,18 @@ def compared_of(earlier: Film, later: Film) -> FilmComparison:
     return compare(first, second, error=ERROR)
 
 
-@settings(max_examples=30)
-@given(films(), films())
-def test_no_comparison_contradicts_the_later_film(earlier: Film, later: Film) -> None:
-    compared = compared_of(earlier, later)
-
-    assert [wrong for found in compared.findings for wrong in misread(found.text, later)] == []
-
-
 @settings(max_examples=50)
 @given(films(), films())
-def test_exchanged_films_have_the_opposite_changes(earlier: Film, later: Film) -> None:
+def test_exchanged_films_have_the_opposite_changes_and_no_comparison_contradicts_a_film(
+    earlier: Film, later: Film
+) -> None:
     forward, back = compared_of(earlier, later).findings, compared_of(later, earlier).findings
 
+    assert [wrong for found in forward for wrong in misread(found.text, later)] == []
     assert [OPPOSITE.get(found.change, found.change) for found in forward] == [found.change for found in back]
     assert [(found.obstacle, found.earlier) for found in forward] == [(found.obstacle, found.later) for found in back]
-
-
-@settings(max_examples=30)
-@given(films())
-def test_a_film_is_unchanged_from_itself(film: Film) -> None:
-    compared = compared_of(film, film)
-
-    assert {found.change for found in compared.findings} <= {
-        Change.UNCHANGED,
-        Change.NOT_REPORTED,
-        Change.NOT_COMPARABLE,
-    }
+    own = {found.change for found in compared_of(later, later).findings}
+    assert own <= {Change.UNCHANGED, Change.NOT_REPORTED, Change.NOT_COMPARABLE}, "a film is unchanged from itself"
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=3))
@@ -241,20 +214,14 @@ def test_a_model_may_state_its_error_of_change(tmp_path: Path) -> None:
     assert (stated.measured_on, stated.films) == ("phantoms", 100)
     (tmp_path / "manifest.toml").write_text(before + after[after.index("[files]") :], encoding="utf-8")
     assert read_change_error(tmp_path) is None
-    (tmp_path / "manifest.toml").write_text(f"{before}[unknown]{after}", encoding="utf-8")
-    with pytest.raises(InputError, match="unknown"):
-        read_change_error(tmp_path)
-
-
-@pytest.mark.parametrize("wrong", ["extent = 1.5", "probability = -0.1", "films = 0", 'measured_on = " "'])
-def test_a_bad_error_of_change_is_refused(tmp_path: Path, wrong: str) -> None:
-    key = wrong.partition(" ")[0]
-    before, _, after = (SHIPPED / "manifest.toml").read_text(encoding="utf-8").partition("[change]")
-    changed = re.sub(rf"(?m)^{key} = .*$", wrong, after, count=1)
-    (tmp_path / "manifest.toml").write_text(f"{before}[change]{changed}", encoding="utf-8")
-
-    with pytest.raises(InputError, match=key):
-        read_change_error(tmp_path)
+    bad = {f"{before}[unknown]{after}": "unknown"}
+    for wrong in ("extent = 1.5", "probability = -0.1", "films = 0", 'measured_on = " "'):
+        key = wrong.partition(" ")[0]
+        bad[f"{before}[change]" + re.sub(rf"(?m)^{key} = .*$", wrong, after, count=1)] = key
+    for text, said in bad.items():
+        (tmp_path / "manifest.toml").write_text(text, encoding="utf-8")
+        with pytest.raises(InputError, match=said):
+            read_change_error(tmp_path)
 
 
 def test_a_question_on_change_is_answered_by_its_findings() -> None:

@@ -34,11 +34,10 @@ PASSWORD = "open-sesame"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """A node that has read a film, its settings file, and what it sends to."""
+    """A node that has read a film, and what it sends to."""
 
     node: Service
     settings: Settings
-    settings_path: Path
     archive: peers.ReceivingArchive
     system: InformationSystem
 
@@ -61,7 +60,7 @@ def started(folder: Path, phantom_model: Path) -> Iterator[Site]:
             node.wait_for("study.finished")
             archive.wait_for_kept(2)
             system.wait_for_kept(1)
-            yield Site(node=node, settings=settings, settings_path=node.settings_path, archive=archive, system=system)
+            yield Site(node=node, settings=settings, archive=archive, system=system)
 
 
 def names(folder: Path) -> set[str]:
@@ -85,7 +84,7 @@ def test_beside_a_running_node_all_is_good_and_unchanged_and_after_it_the_ports_
         assert not site.node.logged("association.refused")
 
         assert site.node.stop() == 0
-        done = run_command("doctor", site.settings_path, "--json")
+        done = run_command("doctor", site.node.settings_path, "--json")
     assert done.returncode == 0, done.stdout
     content = json.loads(done.stdout)
     assert content["passed"] is True
@@ -141,12 +140,10 @@ def model(phantom_model: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(phantom_model, tmp_path / "model", copy_function=shutil.copyfile))
 
 
-def with_model(folder: Path, model: Path, *, engine: str = "onnx", prompts: str = "chexpert14") -> Settings:
+def checked(folder: Path, model: Path, *, engine: str = "onnx", prompts: str = "chexpert14") -> list[Check]:
+    """What is said of a node's model."""
     settings = settings_for(folder / "node", archive_port=104)
-    return replace(settings, model=ModelSettings(directory=model, engine=engine, prompts=prompts))
-
-
-def checked(settings: Settings) -> list[Check]:
+    settings = replace(settings, model=ModelSettings(directory=model, engine=engine, prompts=prompts))
     return list(run_check("model", lambda: check_model(settings)))
 
 
@@ -156,7 +153,7 @@ def states(checks: Iterable[Check]) -> list[CheckState]:
 
 @without_gpu
 def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path, phantom_model: Path) -> None:
-    checks = checked(with_model(tmp_path, phantom_model, engine="tensorrt"))
+    checks = checked(tmp_path, phantom_model, engine="tensorrt")
 
     assert states(checks) == [CheckState.OK, *[CheckState.NOTE] * 5, CheckState.OK, CheckState.NOTE]
     assert "runtime onnx answers" in checks[0].message and "chexpert14" in checks[0].message
@@ -174,11 +171,10 @@ def test_a_fallback_is_a_note_with_its_reason_and_builds_nothing(tmp_path: Path,
 
 
 def test_a_model_that_serve_would_refuse_is_a_fault(tmp_path: Path, phantom_model: Path) -> None:
-    settings = with_model(tmp_path, phantom_model)
     other = ModelIdentity(name="m", version="1", weights_sha256="1", manifest_sha256="1", engine="onnx")
-    admit(settings, other, PROMPTS)
+    admit(settings_for(tmp_path / "node", archive_port=104), other, PROMPTS)
 
-    checks = checked(settings)
+    checks = checked(tmp_path, phantom_model)
 
     assert states(checks)[:2] == [CheckState.OK, CheckState.FAULT]
     assert (checks[1].name, "was never compared" in checks[1].message) == ("model change", True)
@@ -188,7 +184,7 @@ def test_each_mistake_in_a_manifest_is_a_fault(tmp_path: Path, model: Path) -> N
     manifest = model / "manifest.toml"
     manifest.write_text("color = 1\n" + manifest.read_text().replace("layers = 2", "layers = 0", 1))
 
-    checks = checked(with_model(tmp_path, model))
+    checks = checked(tmp_path, model)
 
     assert states(checks) == [CheckState.FAULT, CheckState.FAULT]
     assert sorted(check.message.removeprefix(f"{manifest}: ").split()[0].rstrip(":") for check in checks) == [
@@ -203,20 +199,18 @@ def test_each_mistake_in_a_manifest_is_a_fault(tmp_path: Path, model: Path) -> N
 def test_a_file_that_changed_is_a_fault_that_names_it(tmp_path: Path, model: Path, name: str, remedy: str) -> None:
     flip(model / name, (model / name).stat().st_size // 2)
 
-    checks = checked(with_model(tmp_path, model))
+    [check] = checked(tmp_path, model)
 
-    assert states(checks) == [CheckState.FAULT]
-    assert remedy in checks[0].message
+    assert (check.state, remedy in check.message) == (CheckState.FAULT, True)
 
 
 def test_a_missing_file_and_an_unknown_prompt_set_are_faults(tmp_path: Path, model: Path) -> None:
-    unknown = checked(with_model(tmp_path, model, prompts="nothing"))
+    [unknown] = checked(tmp_path, model, prompts="nothing")
     (model / "parity.json").unlink()
-    missing = checked(with_model(tmp_path, model))
+    [missing] = checked(tmp_path, model)
 
-    assert states(unknown) == states(missing) == [CheckState.FAULT]
-    assert "chexpert14" in unknown[0].message
-    assert "parity.json" in missing[0].message
+    assert (unknown.state, "chexpert14" in unknown.message) == (CheckState.FAULT, True)
+    assert (missing.state, "parity.json" in missing.message) == (CheckState.FAULT, True)
 
 
 def test_an_engine_that_is_not_built_yet_is_not_built_by_a_look(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Reading and asking without a network, with a scripted reader; test_commands.py runs the real model."""
+"""Reading and asking without a network, with a scripted reader; test_commands.py runs the real model.
+
+The words of `ask` for the person at the terminal: each state, each place, and what was not asked.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,13 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from PIL import Image
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
 from models.contract import Box, Question
 from node.commands import ask, read_files
+from node.domain import Json, JsonObject
 from node.errors import InputError, NodeError
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.asked_question import answer_to_json
@@ -56,17 +58,15 @@ def saved(folder: Path, name: str, film: Dataset) -> Path:
 
 def test_a_study_becomes_a_folder_with_everything_in_it(tmp_path: Path) -> None:
     film = films.thumbnail()
+    uid = film.SOPInstanceUID
 
     (report,) = read(tmp_path / "out", saved(tmp_path / "in", "film", film))
 
     folder = tmp_path / "out" / film.StudyInstanceUID
-    uid = film.SOPInstanceUID
-    assert sorted(path.name for path in folder.iterdir()) == sorted(
-        ["report.json", "report.txt", "sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
-    )
+    outputs = ["sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
+    assert {path.name for path in folder.iterdir()} == {"report.json", "report.txt", *outputs}
     assert json.loads((folder / "report.json").read_text(encoding="utf-8")) == report
-    assert report["version"] == 1
-    assert report["outputs"] == ["sr.dcm", f"{uid}.gsps.dcm", f"{uid}.overlay.png"]
+    assert (report["version"], report["outputs"]) == (1, outputs)
 
 
 def test_captures_are_written_where_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,42 +109,33 @@ def test_the_report_ties_findings_to_sentences_and_boxes(tmp_path: Path) -> None
             assert box["tracking_uid"].startswith("2.25.")
 
 
-READ: dict[str, dict[str, object]] = {
-    "a whole header": {},
-    "a NaN window": {"WindowCenter": float("nan"), "WindowWidth": float("nan")},
-    "no date": {"StudyDate": None, "StudyTime": None},
-    "no patient": {key: None for key in ("PatientID", "PatientName", "PatientBirthDate", "PatientSex")},
-    "a broken date": {"StudyDate": "20041399", "PatientBirthDate": "soon"},
-    "no series": {"SeriesInstanceUID": None, "SeriesNumber": None},
-}
-
-
-def test_every_film_of_a_folder_gets_an_answer(tmp_path: Path) -> None:
+def test_every_film_of_a_folder_gets_an_answer_and_own_and_other_objects_none(tmp_path: Path) -> None:
     made: dict[str, tuple[Dataset, tuple[str, str | None]]] = {
         name: (make(), ("not_processed", str(reason))) for name, (make, reason) in films.REFUSED.items()
     }
-    made |= {name: (films.thumbnail(changes), ("read", None)) for name, changes in READ.items()}
+    for name, changes in {
+        "a whole header": {},
+        "a NaN window": {"WindowCenter": float("nan"), "WindowWidth": float("nan")},
+        "no date": {"StudyDate": None, "StudyTime": None},
+        "no patient": dict.fromkeys(("PatientID", "PatientName", "PatientBirthDate", "PatientSex")),
+        "a broken date": {"StudyDate": "20041399", "PatientBirthDate": "soon"},
+        "no series": {"SeriesInstanceUID": None, "SeriesNumber": None},
+    }.items():
+        made[name] = films.thumbnail(changes), ("read", None)
     expected = {}
     for name, (film, answer) in made.items():
         expected[films.as_another(film, name).SOPInstanceUID] = answer
         saved(tmp_path / "in", name, film)
     (tmp_path / "in" / "notes.txt").write_text("no film", encoding="utf-8")
+    saved(tmp_path / "others", "own", films.own_object())
+    saved(tmp_path / "others", "dose", films.non_image("dose report"))
 
     (report,) = read(tmp_path / "out", tmp_path / "in")
+    (others,) = read(tmp_path / "out of others", tmp_path / "others")
 
-    answers = {film["source"]: (film["status"], film["reason"]) for film in report["films"]}
-    assert answers == expected
-
-
-def test_own_and_other_objects_are_listed_but_not_answered(tmp_path: Path) -> None:
-    (report,) = read(
-        tmp_path / "out",
-        saved(tmp_path / "in", "own", films.own_object()),
-        saved(tmp_path / "in", "dose", films.non_image("dose report")),
-    )
-
-    assert [film["reason"] for film in report["films"]] == ["own_object", "modality"]
-    assert report["outputs"] == []
+    assert {film["source"]: (film["status"], film["reason"]) for film in report["films"]} == expected
+    assert sorted(film["reason"] for film in others["films"]) == ["modality", "own_object"]
+    assert others["outputs"] == []
 
 
 def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
@@ -158,41 +149,29 @@ def test_each_read_film_has_a_report_and_the_study_too(tmp_path: Path) -> None:
     assert report["outputs"][:3] == [*(f"{uid}.sr.dcm" for uid in uids), "study.sr.dcm"]
     assert one_read["outputs"][:2] == ["sr.dcm", "study.sr.dcm"]
     folder = tmp_path / "out" / films.thumbnail().StudyInstanceUID
-    for uid in uids:
-        dataset = dcmread(folder / f"{uid}.sr.dcm")
-        assert dcmread(tmp_path / "one" / folder.name / "sr.dcm").StudyInstanceUID == dataset.StudyInstanceUID
-        assert evidence(dataset) == [uid]
+    assert [evidence(dcmread(folder / f"{uid}.sr.dcm")) for uid in uids] == [[uid] for uid in uids]
     read(tmp_path / "out", paths[0])
-    assert not list(folder.glob("*.sr.dcm"))
-    assert (folder / "sr.dcm").exists()
+    assert [path.name for path in folder.glob("*sr.dcm")] == ["sr.dcm"]
 
 
-@pytest.mark.parametrize("content", [b"", b"no film at all", b"\0" * 128 + b"DICM"])
-def test_a_named_file_that_is_no_dicom_says_so(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "film.dcm"
-    path.write_bytes(content)
-
-    with pytest.raises(InputError, match="name DICOM files"):
-        read(tmp_path / "out", path)
-
-
-def test_a_missing_path_an_empty_folder_and_a_table_that_cannot_be_written_say_so(tmp_path: Path) -> None:
+def test_what_cannot_be_read_or_written_says_so(tmp_path: Path) -> None:
+    path, out = tmp_path / "film.dcm", tmp_path / "out"
+    for content in (b"", b"no film at all", b"\0" * 128 + b"DICM"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="name DICOM files"):
+            read(out, path)
     with pytest.raises(InputError, match="does not exist"):
-        read(tmp_path / "out", tmp_path / "nothing")
+        read(out, tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no DICOM object found"):
-        read(tmp_path / "out", tmp_path)
+        read(out, tmp_path / "empty")
     with pytest.raises(NodeError, match=r"cannot be written \(Is a directory\)"):
         read_files.write_table(tmp_path, [])
-
-
-def test_a_uid_with_a_path_in_it_never_becomes_a_folder(tmp_path: Path) -> None:
-    path = saved(tmp_path / "in", "film", films.thumbnail({"StudyInstanceUID": "../../escaped"}))
-
+    escaping = saved(tmp_path / "in", "film", films.thumbnail({"StudyInstanceUID": "../../escaped"}))
     with pytest.raises(InputError, match="not a valid UID"):
-        read(tmp_path / "out", path)
-
+        read(out, escaping)
     assert not (tmp_path / "escaped").exists()
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_results_of_a_film_that_is_no_longer_read_do_not_stay(tmp_path: Path) -> None:
@@ -217,56 +196,50 @@ def test_a_picture_can_be_asked_about_in_its_own_pixels(tmp_path: Path) -> None:
         assert 0 <= scored.box.left < scored.box.right <= 200
 
 
-WHOLE = Question(prompt="Edema")
-
-
 def png(size: tuple[int, int]) -> bytes:
     content = BytesIO()
     Image.new("L", size).save(content, format="PNG")
     return content.getvalue()
 
 
+def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path) -> None:
+    whole, beside = Question(prompt="Edema"), Question(box=Box(left=0, top=0, right=5000, bottom=10))
+    unread = [films.REFUSED[name][0]() for name in ("a lateral film", "a CT slice", "cut short", "all zero")]
+    for name, content, question, said in (
+        ("blank.png", png((300, 200)), whole, "name a film"),
+        ("tiny.png", png((1, 1)), whole, "name a film"),
+        *((f"{number}.dcm", films.file_bytes(film), whole, "") for number, film in enumerate(unread)),
+        ("film.dcm", films.file_bytes(films.thumbnail()), beside, "leaves the film"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=said):
+            open_film.ask(tmp_path / name, [question], reader=ScriptedReader(), prompts=PROMPTS)
+
+
 @pytest.mark.parametrize(
-    ("content", "question", "said"),
+    ("phrases", "count", "expected"),
     [
-        pytest.param(png((300, 200)), WHOLE, "name a film", id="a blank picture"),
-        pytest.param(png((1, 1)), WHOLE, "name a film", id="a tiny picture"),
-        *(
-            pytest.param(films.file_bytes(films.REFUSED[name][0]()), WHOLE, None, id=name)
-            for name in ("a lateral film", "a CT slice", "cut short", "all zero")
-        ),
-        pytest.param(
-            films.file_bytes(films.thumbnail()),
-            Question(box=Box(left=0, top=0, right=5000, bottom=10)),
-            "leaves the film",
-            id="a box beside the film",
-        ),
+        ([], 0, None),
+        ([" "], 0, None),
+        (["\u200b"], 1, None),
+        (["Edema", "Fracture"], 1, None),
+        (["Edema"], 2, None),
+        (["Edema", "Fracture"], 0, [("Edema", False), ("Fracture", False)]),
+        ([], 2, [(None, True), (None, True)]),
+        (["Edema"], 1, [("Edema", True)]),
     ],
 )
-def test_what_is_no_readable_frontal_film_cannot_be_asked_about(
-    tmp_path: Path, content: bytes, question: Question, said: str | None
+def test_prompts_and_boxes_pair_up_only_if_there_is_one_each(
+    phrases: list[str], count: int, expected: list[tuple[str | None, bool]] | None
 ) -> None:
-    path = tmp_path / ("film.png" if content.startswith(b"\x89PNG") else "film.dcm")
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=said):
-        open_film.ask(path, [question], reader=ScriptedReader(), prompts=PROMPTS)
+    boxes = [Box(left=0, top=0, right=1 + number, bottom=1) for number in range(count)]
 
-
-@given(st.lists(st.text(min_size=1), max_size=3), st.integers(0, 3))
-@example([" "], 0)
-@example(["\u200b"], 1)
-def test_prompts_and_boxes_pair_up_only_if_there_is_one_each(phrases: list[str], count: int) -> None:
-    boxes = [Box(left=0, top=0, right=1 + i, bottom=1) for i in range(count)]
-
-    nothing, unclear = not (phrases or boxes), bool(phrases and boxes) and (len(phrases), count) != (1, 1)
-    if nothing or unclear:
+    if expected is None:
         with pytest.raises(InputError):
             ask.questions_of(phrases, boxes)
-        return
-    questions = ask.questions_of(phrases, boxes)
-    combined = bool(phrases) and bool(boxes)
-    assert len(questions) == (1 if combined else len(phrases) + count)
-    assert all((question.prompt is not None and question.box is not None) == combined for question in questions)
+    else:
+        questions = ask.questions_of(phrases, boxes)
+        assert [(question.prompt, question.box is not None) for question in questions] == expected
 
 
 class Counting(ScriptedReader):
@@ -283,14 +256,7 @@ class Counting(ScriptedReader):
         return super().read(image, prompts)
 
 
-def many(folder: Path, count: int) -> Path:
-    """Films of as many studies, in one folder."""
-    for number in range(count):
-        saved(folder, str(number), films.as_another(films.thumbnail(), str(number), study=str(number)))
-    return folder
-
-
-def read_counted(folder: Path, out: Path, reader: Counting, zone: str = "UTC") -> list[str]:
+def read_counted(folder: Path, out: Path, reader: ScriptedReader, zone: str = "UTC") -> list[str]:
     """Read a folder; the outcome of each file."""
     outcomes: list[str] = []
     read_files.check_folder(out)
@@ -306,7 +272,9 @@ def read_counted(folder: Path, out: Path, reader: Counting, zone: str = "UTC") -
 
 
 def test_what_was_read_before_a_stop_is_not_read_again(tmp_path: Path) -> None:
-    folder, out = many(tmp_path / "in", 5), tmp_path / "out"
+    folder, out = tmp_path / "in", tmp_path / "out"
+    for name in "abcde":
+        saved(folder, name, films.as_another(films.thumbnail(), name, study=name))
 
     with pytest.raises(KeyboardInterrupt):
         read_counted(folder, out, Counting(stop_at=4))
@@ -321,18 +289,22 @@ def test_what_was_read_before_a_stop_is_not_read_again(tmp_path: Path) -> None:
 def test_a_study_whose_results_were_changed_or_that_is_to_be_read_otherwise_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, out = many(tmp_path / "in", 1), tmp_path / "out"
-    read_counted(folder, out, Counting())
+    folder, out = tmp_path / "in", tmp_path / "out"
+
+    def outcome(zone: str = "Europe/Berlin") -> str:
+        (found,) = read_counted(folder, out, ScriptedReader(), zone)
+        return found
+
+    saved(folder, "film", films.thumbnail())
+    outcome()
     for name in ("sr.dcm", "report.txt", "report.json", "*.overlay.png"):
         next(out.rglob(name)).write_bytes(b"changed")
-        assert read_counted(folder, out, Counting()) == ["read"], name
-    assert read_counted(folder, out, Counting()) == ["done before"]
-    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
-    saved(folder, "0", films.as_another(films.thumbnail({"PatientName": "Another"}), "0", study="0"))
-    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
-    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["done before"]
+        assert (outcome(), outcome()) == ("read", "done before"), name
+    assert (outcome(zone="UTC"), outcome(zone="UTC")) == ("read", "done before")
+    saved(folder, "film", films.thumbnail({"PatientName": "Another"}))
+    assert (outcome(zone="UTC"), outcome(zone="UTC")) == ("read", "done before")
     monkeypatch.setattr(read_files, "VERSION", "another")
-    assert read_counted(folder, out, Counting(), zone="Europe/Berlin") == ["read"]
+    assert outcome(zone="UTC") == "read"
 
 
 def test_a_film_with_an_endless_header_is_answered(tmp_path: Path) -> None:
@@ -348,25 +320,73 @@ def test_a_film_with_an_endless_header_is_answered(tmp_path: Path) -> None:
     assert "sr.dcm" in report["outputs"]
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_table_has_a_line_for_each_film(tmp_path: Path) -> None:
     first = films.thumbnail()
     lateral = films.as_another(films.thumbnail({"ViewPosition": "LL"}), "lateral")
     paths = [saved(tmp_path / "in", name, film) for name, film in (("first", first), ("lateral", lateral))]
-    reports = read(tmp_path / "out", *paths)
 
-    read_files.write_table(tmp_path / "films.csv", reports)
+    read_files.write_table(tmp_path / "films.csv", read(tmp_path / "out", *paths))
 
-    lines = {line["film"]: line for line in table(tmp_path / "films.csv")}
-    assert lines.keys() == {first.SOPInstanceUID, lateral.SOPInstanceUID}
-    found, other = lines[first.SOPInstanceUID], lines[lateral.SOPInstanceUID]
+    text = (tmp_path / "films.csv").read_text(encoding="utf-8")
+    found, other = sorted(csv.DictReader(text.splitlines()), key=lambda line: line["film"] != first.SOPInstanceUID)
     assert (found["study"], found["status"], found["reason"]) == (first.StudyInstanceUID, "read", "")
     assert (found["atelectasis"], found["pneumothorax"]) == ("present", "not_reported")
     assert float(found["atelectasis_probability"]) > float(found["pneumothorax_probability"])
     assert found["impression"]
-    assert (other["status"], other["reason"], other["atelectasis"]) == ("not_processed", "lateral", "")
-    assert str(first.PatientID) not in (tmp_path / "films.csv").read_text(encoding="utf-8")
+    assert (other["film"], other["status"]) == (lateral.SOPInstanceUID, "not_processed")
+    assert (other["reason"], other["atelectasis"]) == ("lateral", "")
+    assert str(first.PatientID) not in text
+
+
+QUESTION: JsonObject = {
+    "prompt": "Edema",
+    "box": None,
+    "sentence": "There is edema.",
+    "by": "network",
+    "said": '"There is edema."',
+    "score": 0.523,
+    "state": "present",
+    "positive": True,
+    "reason": None,
+    "boxes": [{"box": [10.2, 20.6, 300.0, 400.0], "score": 0.61}],
+    "notes": [],
+}
+
+
+def said(**changes: Json) -> list[str]:
+    document: JsonObject = {"film": "a.dcm", "questions": [{**QUESTION, **changes}]}
+    film, *lines, use = ask.in_words(document).splitlines()
+    assert (film, use) == ("a.dcm", "For research use; not for diagnosis.")
+    return [line for line in lines if line]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "Edema: present, AI probability 52 %"),
+        ({"state": "indeterminate"}, "Edema: possible, please review, AI probability 52 %"),
+        ({"state": "uncalibrated"}, "Edema: possible, please review, AI probability 52 %"),
+        ({"state": "absent"}, "Edema: not reported (below threshold, may have been missed), AI probability 52 %"),
+        ({"state": "left_out", "score": None}, "Edema: not evaluated by this model"),
+        ({"prompt": "abdomen", "state": None}, "abdomen: score 0.52"),
+        (
+            {"state": None, "score": None, "message": "this model never learned: zebra"},
+            "Edema: this model never learned",
+        ),
+        ({"prompt": None, "box": [1, 2, 3, 4], "state": None, "score": None}, "the box 1, 2, 3, 4"),
+        ({"box": [1, 2, 3, 4]}, "Edema in the box 1, 2, 3, 4: present"),
+    ],
+)
+def test_a_state_is_told_in_the_words_of_the_outputs(changes: JsonObject, expected: str) -> None:
+    assert said(**changes)[0].startswith(expected)
+
+
+def test_sentence_reason_places_and_notes_follow() -> None:
+    lines = said(reason="The network also calls the whole film normal.", notes=["rotated"], state="indeterminate")
+
+    assert lines[1:] == [
+        '    "There is edema."',
+        "    The network also calls the whole film normal.",
+        "    at 10, 21, 300, 400, score 0.61",
+        "    The picture looks rotated.",
+    ]

@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from node import config
-from node.config import AlertsSettings, Settings, WebhookSettings
+from node.config import AlertsSettings, WebhookSettings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
 from node.health.alerts import Alert, Alerts, AlertState, due, noted, post_alert, told
@@ -123,6 +122,39 @@ def test_a_webhook_that_refuses_is_asked_less_and_less() -> None:
     assert waits == [5.0, 10.0, 20.0, 2560.0, 3600.0, 3600.0]
 
 
+class Watched:
+    """What is wrong with a node, how often it was looked for, and the alerts that were sent."""
+
+    def __init__(self, *found: Trouble) -> None:
+        self.found, self.looks, self.sent = [*found], 0, list[str]()
+
+    def look(self) -> Sequence[Trouble]:
+        self.looks += 1
+        return tuple(self.found)
+
+    def send(self, alert: Alert) -> None:
+        self.sent.append(f"{alert.status} {alert.title}")
+
+    def start(self, directory: Path) -> Alerts:
+        return Alerts(directory, self.look, self.send, after_seconds=0.05)
+
+    def wait_for_sent(self, count: int) -> None:
+        peers.wait_until(lambda: len(self.sent) >= count, what=f"{count} alerts")
+
+    def wait_for_looks(self, count: int) -> None:
+        before = self.looks
+        peers.wait_until(lambda: self.looks > before + count, what="looks")
+
+
+def no_room(_descriptor: int) -> None:
+    """Fail as a sync does on a full disk."""
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def wait_for_state(directory: Path) -> None:
+    peers.wait_until((directory / alerts.FILE).is_file, what="the state on disk")
+
+
 Send = Callable[[Alert], None]
 
 
@@ -136,45 +168,31 @@ def run(directory: Path, look: Sequence[Trouble], send: Send, event: str, count:
 
 
 def test_a_restart_repeats_nothing(tmp_path: Path) -> None:
-    sent = list[str]()
-
-    def send(alert: Alert) -> None:
-        sent.append(f"{alert.status} {alert.title}")
-
-    run(tmp_path, [DOWN], send, "alert.sent")
-
+    watched = Watched()
+    run(tmp_path, [DOWN], watched.send, "alert.sent")
     for _ in range(3):
-        running = Alerts(tmp_path, lambda: [DOWN], send, after_seconds=0.05)
-        running.close()
-    run(tmp_path, [], send, "alert.sent")
+        Alerts(tmp_path, lambda: [DOWN], watched.send, after_seconds=0.05).close()
 
-    assert sent == ["begun archive is down", "ended archive is down"]
+    run(tmp_path, [], watched.send, "alert.sent")
+
+    assert watched.sent == ["begun archive is down", "ended archive is down"]
 
 
-def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried, looks, is_away = list[str](), Counter[str](), threading.Event()
+def test_what_a_webhook_does_not_take_waits_in_its_order(tmp_path: Path) -> None:
+    watched, tried = Watched(DOWN, FULL), list[str]()
 
-    def look() -> Sequence[Trouble]:
-        looks["all"] += 1
-        return [DOWN, FULL]
-
-    def send(alert: Alert) -> None:
+    def refuse(alert: Alert) -> None:
         tried.append(alert.title)
-        if is_away.is_set():
-            raise RetryLater("away")
+        raise RetryLater("away")
 
-    is_away.set()
-    running = Alerts(tmp_path, look, send, after_seconds=0.05)
+    running = Alerts(tmp_path, watched.look, refuse, after_seconds=0.05)
     peers.wait_until(lambda: bool(tried), what="an attempt")
-    before = looks["all"]
-    peers.wait_until(lambda: looks["all"] > before + 3, what="looks before the next attempt")
+    watched.wait_for_looks(3)
     running.close()
+    run(tmp_path, [DOWN, FULL], watched.send, "alert.sent", count=2)
+
     assert tried == ["archive is down"]
-
-    is_away.clear()
-    run(tmp_path, [DOWN, FULL], send, "alert.sent", count=2)
-
-    assert tried == ["archive is down", "archive is down", "the disk is full"]
+    assert watched.sent == ["begun archive is down", "begun the disk is full"]
 
 
 def test_an_alert_that_is_always_refused_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,80 +211,41 @@ def test_an_alert_that_is_always_refused_holds_up_no_other(tmp_path: Path, monke
     ]
 
 
-def test_an_alert_is_sent_once_while_the_disk_is_not_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent, looks = list[str](), Counter[str]()
-
-    def look() -> Sequence[Trouble]:
-        looks["all"] += 1
-        return [FULL]
-
-    def fail(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    with monkeypatch.context() as disk:
-        disk.setattr(os, "fsync", fail)
-        running = Alerts(tmp_path, look, lambda alert: sent.append(alert.title), after_seconds=0.05)
-        peers.wait_until(lambda: len(sent) > 0, what="the alert")
-        before = looks["all"]
-        peers.wait_until(lambda: looks["all"] > before + 2, what="two more looks")
-        assert alerts.read(tmp_path) == {}
-    peers.wait_until((tmp_path / alerts.FILE).is_file, what="the state on disk")
-    running.close()
-
-    assert sent == ["the disk is full"]
-    assert alerts.read(tmp_path)
-
-
 def test_of_several_processes_one_sends_the_alert_while_the_disk_is_not_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent, looks = list[str](), Counter[str]()
-    found = [FULL]
-
-    def look() -> Sequence[Trouble]:
-        looks["all"] += 1
-        return found
-
-    def fail(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    def told(number: int) -> None:
-        before = looks["all"]
-        peers.wait_until(lambda: len(sent) >= number and looks["all"] > before + 20, what="the alert, and more looks")
-
+    watched = Watched(FULL)
     with monkeypatch.context() as disk:
-        disk.setattr(os, "fsync", fail)
-        several = [
-            Alerts(tmp_path, look, lambda alert: sent.append(alert.status), after_seconds=0.05) for _ in range(3)
-        ]
-        told(1)
-    peers.wait_until((tmp_path / alerts.FILE).is_file, what="the state on disk")
-    told(1)
-    found.clear()
-    told(2)
+        disk.setattr(os, "fsync", no_room)
+        several = [watched.start(tmp_path) for _ in range(3)]
+        watched.wait_for_sent(1)
+        watched.wait_for_looks(20)
+        assert alerts.read(tmp_path) == {}
+    wait_for_state(tmp_path)
+    watched.wait_for_looks(20)
+    watched.found.clear()
+    watched.wait_for_sent(2)
+    watched.wait_for_looks(20)
     for running in several:
         running.close()
 
-    assert sent == ["begun", "ended"]
+    assert watched.sent == ["begun the disk is full", "ended the disk is full"]
 
 
 def test_another_process_sends_the_alerts_of_one_that_ended_while_the_disk_was_not_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "no space left on device")
+    monkeypatch.setattr(os, "fsync", no_room)
 
-    monkeypatch.setattr(os, "fsync", fail)
-    run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
-
-    run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
+    for _ in range(2):
+        run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
 
 
 @pytest.mark.parametrize("failure", ["read-only", "no room for the lock", "directory gone", "state not readable"])
 def test_the_alert_of_a_failing_disk_is_sent_though_the_lock_or_the_state_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    directory, sent, found, opened = tmp_path / "node", list[str](), [FULL], os.open
+    directory, watched, opened = tmp_path / "node", Watched(FULL), os.open
 
     def fail(path: Path | str, flags: int, mode: int = 0o777) -> int:
         if failure == "read-only" and flags & (os.O_RDWR | os.O_WRONLY):
@@ -281,51 +260,45 @@ def test_the_alert_of_a_failing_disk_is_sent_though_the_lock_or_the_state_cannot
         (directory / alerts.FILE).mkdir()
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", fail)
-        running = Alerts(directory, lambda: found, lambda alert: sent.append(alert.status), after_seconds=0.05)
-        peers.wait_until(lambda: len(sent) > 0, what="the alert")
-    if failure == "directory gone":
-        directory.mkdir()
+        running = watched.start(directory)
+        watched.wait_for_sent(1)
+    directory.mkdir(exist_ok=True)
     if failure == "state not readable":
         (directory / alerts.FILE).rmdir()
-    peers.wait_until((directory / alerts.FILE).is_file, what="the state on disk")
-    found.clear()
-    peers.wait_until(lambda: len(sent) > 1, what="the end")
+    wait_for_state(directory)
+    watched.found.clear()
+    watched.wait_for_sent(2)
     running.close()
 
-    assert sent == ["begun", "ended"]
+    assert watched.sent == ["begun the disk is full", "ended the disk is full"]
 
 
 def test_a_state_in_memory_is_dropped_while_another_process_has_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent, looks, found, failing, opened = list[str](), Counter[str](), [FULL], threading.Event(), os.open
-
-    def look() -> Sequence[Trouble]:
-        looks["all"] += 1
-        return found
+    watched, attempts, failing, opened = Watched(FULL), list[str](), threading.Event(), os.open
 
     def fail(path: Path | str, flags: int, mode: int = 0o777) -> int:
         if threading.current_thread().name == "alerts" and flags & os.O_CREAT:
-            looks["opened"] += 1
+            attempts.append(str(path))
             if failing.is_set():
                 raise OSError(errno.EROFS, "read-only file system")
         return opened(path, flags, mode)
 
     failing.set()
     monkeypatch.setattr(os, "open", fail)
-    running = Alerts(tmp_path, look, lambda alert: sent.append(alert.status), after_seconds=0.05)
-    peers.wait_until(lambda: len(sent) > 0, what="the alert")
+    running = watched.start(tmp_path)
+    watched.wait_for_sent(1)
     with files.try_lock(tmp_path / "told-troubles.lock") as is_free:
         assert is_free
         failing.clear()
-        before = looks["opened"]
-        peers.wait_until(lambda: looks["opened"] > before + 2, what="attempts to take the lock")
-        found.clear()
-    before = looks["all"]
-    peers.wait_until(lambda: looks["all"] > before + 5, what="looks after the lock was released")
+        before = len(attempts)
+        peers.wait_until(lambda: len(attempts) > before + 2, what="attempts to take the lock")
+        watched.found.clear()
+    watched.wait_for_looks(5)
     running.close()
 
-    assert sent == ["begun"]
+    assert watched.sent == ["begun the disk is full"]
 
 
 def test_a_process_that_is_closed_while_it_sends_keeps_its_turn(
@@ -359,17 +332,17 @@ def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
 
 
 def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
-    sent, calls = list[str](), list[int]()
+    watched = Watched(FULL)
 
     def look() -> Sequence[Trouble]:
-        calls.append(1)
-        if len(calls) == 1:
+        watched.look()
+        if watched.looks == 1:
             raise RuntimeError("Zyx^Secret")
         return [FULL]
 
     with capture_logs() as lines:
-        running = Alerts(tmp_path, look, lambda alert: sent.append(alert.title), after_seconds=0.05)
-        peers.wait_until(lambda: len(sent) == 1, what="the alert after the error")
+        running = Alerts(tmp_path, look, watched.send, after_seconds=0.05)
+        watched.wait_for_sent(1)
         running.close()
 
     assert "Secret" not in str(lines)
@@ -417,19 +390,16 @@ def test_a_webhook_is_believed_by_the_authority_that_its_settings_name(authority
     assert len(house.posts) == 1
 
 
-@pytest.mark.parametrize("status", [302, 307, 404, 500])
-def test_a_webhook_that_does_not_take_it_is_asked_later(status: int) -> None:
+def test_a_webhook_that_does_not_take_it_or_is_away_is_asked_later() -> None:
     with web_archive() as other, web_archive() as house:
-        house.status, house.headers = status, {"Location": other.url}
-        with pytest.raises(RetryLater, match=f"the webhook answered with the status {status}"):
-            posting(house.url)(ALERT)
-
-    assert (len(house.posts), other.posts) == (1, [])
-
-
-def test_a_webhook_that_is_away_is_asked_later() -> None:
+        house.headers = {"Location": other.url}
+        for house.status in (302, 307, 404, 500):
+            with pytest.raises(RetryLater, match=f"the webhook answered with the status {house.status}"):
+                posting(house.url)(ALERT)
     with pytest.raises(RetryLater, match="does not answer"):
-        posting(f"http://127.0.0.1:{peers.free_port()}/")(ALERT)
+        posting(house.url)(ALERT)
+
+    assert (len(house.posts), other.posts) == (4, [])
 
 
 @pytest.mark.parametrize(
@@ -441,14 +411,10 @@ def test_a_webhook_that_is_away_is_asked_later() -> None:
     ],
 )
 def test_alerts_that_cannot_be_sent_safely_are_refused(table: dict[str, object], complaint: str) -> None:
-    settings = {
-        "storage": {"directory": "x"},
-        "listener": {"callers": [{"ae_title": "A", "hosts": ["192.0.2.1"]}]},
-        "alerts": table,
-    }
+    callers = [{"ae_title": "A", "hosts": ["192.0.2.1"]}]
 
     with pytest.raises(ConfigError, match=complaint):
-        config.parse(settings)
+        config.parse({"storage": {"directory": "x"}, "listener": {"callers": callers}, "alerts": table})
 
 
 def test_the_path_of_a_webhook_is_not_shown(tmp_path: Path) -> None:
@@ -458,10 +424,6 @@ def test_the_path_of_a_webhook_is_not_shown(tmp_path: Path) -> None:
     assert 'url = "https://chat.example.org/***"' in config.render(settings)
 
 
-def alarmed(settings: Settings, url: str) -> Settings:
-    return replace(settings, alerts=AlertsSettings(after_seconds=0.2, webhook=WebhookSettings(url=url)))
-
-
 @pytest.mark.drill(part="peers")
 def test_a_webhook_that_hangs_holds_up_no_film_and_no_stop(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, peers.ReceivingArchive() as archive:
@@ -469,7 +431,8 @@ def test_a_webhook_that_hangs_holds_up_no_film_and_no_stop(tmp_path: Path) -> No
         (tmp_path / "node").mkdir(mode=0o700)
         (tmp_path / "node" / "ledger.sqlite.damaged-20260102T030405Z").touch()
         silent.settimeout(60.0)
-        with Service(alarmed(settings, f"http://127.0.0.1:{silent.getsockname()[1]}/")) as node:
+        hook = WebhookSettings(url=f"http://127.0.0.1:{silent.getsockname()[1]}/")
+        with Service(replace(settings, alerts=AlertsSettings(after_seconds=0.2, webhook=hook))) as node:
             connection, _ = silent.accept()
             with connection:
                 node.read(films.thumbnail())

@@ -6,7 +6,8 @@ import errno
 import json
 import shutil
 import threading
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 from models.documents import encode
 from node import config
-from node.config import NotifySettings, Settings
+from node.config import NotifySettings
+from node.domain import Finding
 from node.errors import ConfigError, RetryLater
 from node.health import notices
 from node.health.notices import Notice
@@ -30,32 +32,24 @@ from tests.support import films, samples
 from tests.support.peers import wait_until
 from tests.support.service import Service, settings_for
 from tests.support.spoken import PROMPTS
-from tests.support.web_archive import WebArchive, web_archive
+from tests.support.web_archive import web_archive
 
 STUDY = "1.2.826.0.1.77"
-WARD = NotifySettings(name="ward", pages="https://a", url="https://b")
-
-
-def notified(folder: Path, told: WebArchive) -> Settings:
-    notify = NotifySettings(name="ward", pages="https://chex.example/", url=f"http://127.0.0.1:{told.port}")
-    settings = replace(settings_for(folder / "node", archive_port=104), destinations=(), notify=(notify,))
-    (folder / "critical").touch()  # the scripted reader finds a pneumothorax
-    return settings
-
-
-def wait_for_posts(told: WebArchive, count: int) -> None:
-    wait_until(lambda: len(told.posts) >= count, what=f"{count} posts", limit_seconds=60)
+WARD, NIGHT = (NotifySettings(name=name, pages="https://a", url="https://b") for name in ("ward", "night"))
+PNEUMOTHORAX = {"pneumothorax": "Pneumothorax"}
 
 
 @pytest.mark.parametrize("end", ["stop", pytest.param("kill", marks=pytest.mark.drill(part="kills"))])
 def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path: Path, end: str) -> None:
     film = films.thumbnail()
+    (tmp_path / "critical").touch()  # the scripted reader finds a pneumothorax
     with web_archive() as told:
         told.status = 503
-        settings = notified(tmp_path, told)
+        notify = NotifySettings(name="ward", pages="https://chex.example/", url=told.url)
+        settings = settings_for(tmp_path / "node", archive_port=104)
+        settings = replace(settings, destinations=(), notify=(notify,))
         with Service(settings) as node:
             node.read(film)
-            wait_for_posts(told, 1)
             node.wait_for("notice.delayed")
             if end == "kill":
                 node.kill()
@@ -67,7 +61,7 @@ def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path:
         with Service(settings) as node:
             node.wait_for("notice.sent")
             node.read(films.as_another(films.thumbnail(), "later", study="later"))  # a study of its own
-            wait_for_posts(told, refused + 2)
+            wait_until(lambda: len(told.posts) >= refused + 2, what="its notice", limit_seconds=60)
             path = f"/notices/{told.posts[0]['id']}"
             shown = node.request("GET", path, accept="text/html")
 
@@ -78,63 +72,76 @@ def test_a_notice_that_was_refused_and_outlived_a_restart_is_told_once(tmp_path:
         said = json.dumps(told.posts)
         for keyword in ("StudyInstanceUID", "SOPInstanceUID", "PatientName", "PatientID", "AccessionNumber"):
             assert not film.get(keyword) or str(film[keyword].value) not in said
-        assert (first["kind"], first["finding"]) == ("finding", "pneumothorax")
-        assert first["link"] == f"https://chex.example/notices/{first['id']}"
-        assert (first["version"], first["node"], first["title"]) == (1, "CHEX", "Pneumothorax: present")
-        for words in (first["title"], first["link"], "RESEARCH, NOT FOR DIAGNOSIS"):
-            assert words in first["text"]
+        link = f"https://chex.example/notices/{first['id']}"
+        assert {name: value for name, value in first.items() if name != "at"} == {
+            "version": 1,
+            "node": "CHEX",
+            "kind": "finding",
+            "id": first["id"],
+            "finding": "pneumothorax",
+            "title": "Pneumothorax: present",
+            "link": link,
+            "text": f"ChEX Node CHEX: Pneumothorax: present. RESEARCH, NOT FOR DIAGNOSIS. {link}",
+        }
 
 
-def test_a_step_that_is_repeated_makes_no_second_notice(tmp_path: Path) -> None:
-    ward, night = (NotifySettings(name=name, pages="https://a", url="https://b") for name in ("ward", "night"))
+def folders(directory: Path) -> list[str]:
+    """Of each notice the folder that it is in."""
+    return sorted(path.parent.name for path in directory.glob("notices/*/*.json"))
+
+
+def test_a_step_that_is_repeated_makes_no_second_notice_and_notices_leave_with_their_study(tmp_path: Path) -> None:
     for _ in range(2):
-        notices.take(tmp_path, (ward, night), STUDY, {"pneumothorax": "Pneumothorax"})
+        notices.take(tmp_path, (WARD, NIGHT), STUDY, PNEUMOTHORAX)
     waiting = sorted((tmp_path / "notices" / "waiting").glob("*.json"))
     assert [notices.study_of(tmp_path, path.stem) for path in waiting] == [STUDY, STUDY]
 
     waiting[0].rename(tmp_path / "notices" / "told" / waiting[0].name)  # as the sender does
-    notices.take(tmp_path, (ward, night), STUDY, {"pneumothorax": "Pneumothorax"})
+    notices.take(tmp_path, (WARD, NIGHT), STUDY, PNEUMOTHORAX)
 
-    assert sorted((tmp_path / "notices" / "waiting").glob("*.json")) == waiting[1:]
+    assert folders(tmp_path) == ["told", "waiting"]
     assert notices.study_of(tmp_path, waiting[0].stem) == STUDY
     assert notices.study_of(tmp_path, "../key") is None
+    notices.remove_gone(Spool(tmp_path))  # it has no such study
+    assert folders(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("is_released", "told"), [(True, []), (False, []), (None, ["pneumothorax"])], ids=["rejected", "may be", "stands"]
+    ("is_released", "told", "left"),
+    [(True, [], []), (False, [], ["waiting"]), (None, ["pneumothorax"], ["told"])],
+    ids=["rejected", "may be", "stands"],
 )
 def test_a_finding_that_was_rejected_meanwhile_is_not_told(
-    is_released: bool | None, told: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_released: bool | None, told: list[str], left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool, synced = Spool(tmp_path), list[Path]()
+    spool, clock, synced = Spool(tmp_path), Clock(), list[Path]()
     monkeypatch.setattr(files, "sync_folder", synced.append)
     film = read_and_noticed(spool)
     if is_released is not None:
         reject(spool, film, is_released=is_released)
-    posts, looks = list[str](), list[bool | None]()
+    posts = list[str]()
 
     def stands(notice: Notice) -> bool | None:
-        looks.append(is_still_critical(spool, notice.study, notice.finding, PROMPTS))
-        return looks[-1]
+        return is_still_critical(spool, notice.study, notice.finding, PROMPTS)
 
-    sending = notices.Notices(spool, (WARD,), lambda notice, _webhook: posts.append(notice.finding), stands=stands)
-    wait_until(lambda: bool(looks), what="the finding was looked at")
-    sending.close()
+    with sending(spool, lambda notice, _webhook: posts.append(notice.finding), clock=clock, stands=stands):
+        wait_until(lambda: clock.asked > 0, what="a look at the notice")
 
-    assert posts == told
-    left = [path.parent.name for path in tmp_path.glob("notices/*/*.json")]
-    assert left == {True: [], False: ["waiting"], None: ["told"]}[is_released]
+    assert (posts, folders(tmp_path)) == (told, left)
     assert (tmp_path / "notices" / "told" in synced) is (is_released is None), "also after a power cut"
 
 
 def read_and_noticed(spool: Spool) -> Instance:
     """A film with a pneumothorax, of which the ward is to be told."""
     film = films.keep(spool, films.thumbnail()).instance
-    pneumothorax = replace(samples.finding(samples.PNEUMOTHORAX), sentence=None)
-    answer = replace(samples.film(findings=(pneumothorax,)), source=film.sop_instance_uid)
-    spool.keep_reading(film.study_uid, "1", {**encode(answer), "file": film.path.name})
-    notices.take(spool.directory, (WARD,), film.study_uid, {"pneumothorax": "Pneumothorax"})
+    keep_answer(spool, film, replace(samples.finding(samples.PNEUMOTHORAX), sentence=None))
+    notices.take(spool.directory, (WARD,), film.study_uid, PNEUMOTHORAX)
     return film
+
+
+def keep_answer(spool: Spool, film: Instance, *findings: Finding) -> None:
+    answer = replace(samples.film(findings=findings), source=film.sop_instance_uid)
+    spool.keep_reading(film.study_uid, film.sop_instance_uid, {**encode(answer), "file": film.path.name})
 
 
 class Clock:
@@ -153,6 +160,20 @@ class Clock:
         wait_until(lambda: self.asked > begun + 3, what="the sender looked what is due")
 
 
+@contextmanager
+def sending(
+    spool: Spool,
+    send: Callable[[Notice, NotifySettings], None],
+    *,
+    clock: Clock,
+    stands: Callable[[Notice], bool | None] = lambda _notice: True,
+) -> Iterator[None]:
+    """Send what waits for the ward, with a turn each hundredth of a second."""
+    running = notices.Notices(spool, (WARD,), send, stands=stands, clock=clock, pause_seconds=0.01)
+    with closing(running):
+        yield
+
+
 def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(tmp_path: Path) -> None:
     spool, clock = Spool(tmp_path), Clock()
     film = read_and_noticed(spool)
@@ -162,16 +183,7 @@ def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(t
         looks.append(clock.now)
         return True if is_clear.is_set() else None
 
-    with closing(
-        notices.Notices(
-            spool,
-            (WARD,),
-            lambda notice, _webhook: posts.append(notice.finding),
-            stands=stands,
-            clock=clock,
-            pause_seconds=0.01,
-        )
-    ):
+    with sending(spool, lambda notice, _webhook: posts.append(notice.finding), clock=clock, stands=stands):
         for now in (0, 4.9, 5, 14.9, 15, 35, 75, 155, 315, 614.9, 615, 914.9):
             clock.turn_to(now)
         waited = list(looks)
@@ -185,13 +197,12 @@ def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(t
     assert waited == [0, 5, 15, 35, 75, 155, 315, 615]
     assert set(changed) - {*waited} == {914.9}
     assert (posts, looks) == (["pneumothorax"], [*changed, 919.9])
-    assert [path.parent.name for path in tmp_path.glob("notices/*/*.json")] == ["told"]
+    assert folders(tmp_path) == ["told"]
 
 
 def test_a_notice_whose_sending_cannot_be_noted_is_not_sent_each_second(tmp_path: Path) -> None:
     spool, clock, posts = Spool(tmp_path), Clock(), list[str]()
-    study = read_and_noticed(spool).study_uid
-    notices.take(tmp_path, (WARD,), study, {"edema": "Edema"})
+    notices.take(tmp_path, (WARD,), read_and_noticed(spool).study_uid, {"edema": "Edema"})
     told = tmp_path / "notices" / "told"
 
     def send(notice: Notice, _webhook: NotifySettings) -> None:
@@ -200,24 +211,24 @@ def test_a_notice_whose_sending_cannot_be_noted_is_not_sent_each_second(tmp_path
             told.touch()  # as a disk that is not writable
         posts.append(notice.finding)
 
-    with closing(notices.Notices(spool, (WARD,), send, stands=lambda _notice: True, clock=clock, pause_seconds=0.01)):
+    with sending(spool, send, clock=clock):
         clock.turn_to(0)
         first = sorted(posts)
         clock.turn_to(5)
 
     assert first == ["edema", "pneumothorax"]
     assert sorted(posts) == ["edema", "edema", "pneumothorax", "pneumothorax"]
-    assert len(list(tmp_path.glob("notices/waiting/*.json"))) == 2
+    assert folders(tmp_path) == ["waiting", "waiting"]
 
 
 def test_a_finding_of_a_film_that_came_again_waits_for_its_answer(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    lateral = films.keep(spool, films.as_another(films.thumbnail(), "lateral", study="pair")).instance
-    film = films.keep(spool, films.as_another(films.thumbnail(), "frontal", study="pair")).instance
-    pneumothorax = replace(samples.finding(samples.PNEUMOTHORAX), sentence=None)
-    for number, (of, found) in enumerate(((lateral, ()), (film, (pneumothorax,)))):
-        answer = replace(samples.film(findings=found), source=of.sop_instance_uid)
-        spool.keep_reading(of.study_uid, str(number), {**encode(answer), "file": of.path.name})
+    lateral, film = (
+        films.keep(spool, films.as_another(films.thumbnail(), name, study="pair")).instance
+        for name in ("lateral", "frontal")
+    )
+    keep_answer(spool, lateral)
+    keep_answer(spool, film, replace(samples.finding(samples.PNEUMOTHORAX), sentence=None))
     assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is True
     again = films.as_another(films.thumbnail(), "frontal", study="pair")
     films.keep(spool, films.changed(again, {"PatientID": "P-9"}))
@@ -240,14 +251,14 @@ def test_a_finding_stands_while_no_file_of_its_study_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool = Spool(tmp_path)
-    film = films.keep(spool, films.thumbnail()).instance
+    study = films.keep(spool, films.thumbnail()).instance.study_uid
 
     def failing(_study: str) -> None:
         raise OSError(errno.EIO, "the disk fails")
 
     monkeypatch.setattr(spool, "readings", failing)
 
-    assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is True
+    assert is_still_critical(spool, study, "pneumothorax", PROMPTS) is True
 
 
 def reject(spool: Spool, film: Instance, *, is_released: bool) -> None:
@@ -266,29 +277,16 @@ def reject(spool: Spool, film: Instance, *, is_released: bool) -> None:
         gathering.release(spool, film.study_uid, gathering.waiting(spool, film.study_uid))
 
 
-def test_notices_leave_with_their_study(tmp_path: Path) -> None:
-    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
-    notices.take(tmp_path, (ward,), STUDY, {"pneumothorax": "Pneumothorax", "edema": "Edema"})
-    first, _ = sorted((tmp_path / "notices" / "waiting").glob("*.json"))
-    first.rename(tmp_path / "notices" / "told" / first.name)
-
-    notices.remove_gone(Spool(tmp_path))  # it has no such study
-
-    assert [path.name for path in tmp_path.glob("notices/*/*.json")] == []
-
-
 @pytest.mark.parametrize("why", ["told", "gone"])
 def test_a_notice_that_was_told_or_whose_study_is_gone_is_not_sent(why: str, tmp_path: Path) -> None:
-    spool, posts = Spool(tmp_path), list[str]()
+    spool, clock, posts = Spool(tmp_path), Clock(), list[str]()
     study = STUDY if why == "gone" else films.keep(spool, films.thumbnail()).instance.study_uid
-    notices.take(tmp_path, (WARD,), study, {"pneumothorax": "Pneumothorax"})
+    notices.take(tmp_path, (WARD,), study, PNEUMOTHORAX)
     [waiting] = (tmp_path / "notices" / "waiting").iterdir()
     if why == "told":  # by another process, while this one stored it
         shutil.copy(waiting, tmp_path / "notices" / "told")
 
-    with closing(
-        notices.Notices(spool, (WARD,), lambda notice, _webhook: posts.append(notice.id), stands=lambda _notice: True)
-    ):
+    with sending(spool, lambda notice, _webhook: posts.append(notice.id), clock=clock):
         wait_until(lambda: not waiting.exists(), what="the notice left")
 
     assert posts == []
@@ -302,7 +300,7 @@ def test_a_webhook_that_fails_gets_one_notice_a_look_and_each_in_its_turn(tmp_pa
         tried.append((clock.asked, notice.finding))
         raise RetryLater("busy")
 
-    with closing(notices.Notices(spool, (WARD,), fail, stands=lambda _notice: True, clock=clock, pause_seconds=0.01)):
+    with sending(spool, fail, clock=clock):
         clock.turn_to(4.9)
         first = list(tried)
         clock.turn_to(10)
@@ -313,16 +311,13 @@ def test_a_webhook_that_fails_gets_one_notice_a_look_and_each_in_its_turn(tmp_pa
 
 
 def test_another_node_gives_the_same_study_another_number(tmp_path: Path) -> None:
-    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        notices.take(tmp_path / name, (ward,), STUDY, {"pneumothorax": "Pneumothorax"})
+        notices.take(tmp_path / name, (WARD,), STUDY, PNEUMOTHORAX)
 
     one, other = (path.stem for path in tmp_path.glob("*/notices/waiting/*.json"))
 
-    assert not {one[place : place + 8] for place in range(0, 32, 8)} & {
-        other[place : place + 8] for place in range(0, 32, 8)
-    }
+    assert not {one[at : at + 8] for at in range(0, 32, 8)} & {other[at : at + 8] for at in range(0, 32, 8)}
     assert (tmp_path / "one" / "notices" / "key").stat().st_mode & 0o077 == 0
 
 

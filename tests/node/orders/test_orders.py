@@ -48,11 +48,14 @@ OMI = "\r".join(
 )
 
 
+WHOLE = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+
+
 def orders(text: str) -> list[Order]:
     return [change.order for change in read_orders(read(text.encode()))]
 
 
-def test_an_orm_gives_numbers_accession_study_and_priority() -> None:
+def test_an_orm_and_an_omi_give_numbers_accession_study_and_priority() -> None:
     assert orders(ORM) == [
         ordered(
             accession="A-17",
@@ -62,9 +65,6 @@ def test_an_orm_gives_numbers_accession_study_and_priority() -> None:
             priority=Priority.STAT,
         )
     ]
-
-
-def test_an_omi_has_them_elsewhere() -> None:
     assert orders(OMI) == [
         ordered(
             accession="A-18",
@@ -76,14 +76,27 @@ def test_an_omi_has_them_elsewhere() -> None:
     ]
 
 
-def test_a_hundred_orders_in_one_message_are_taken() -> None:
+def test_each_order_of_a_message_is_one_for_the_patient_before_it() -> None:
+    first, second, last = orders(f"{ORM}\rORC|NW|P9|F8\rOBR|1|P9|F8\rPID|1||PID-9\rORC|NW|P9|F9\rOBR|1|P9|F9")
+
+    assert [order.accession for order in (first, second, last)] == ["A-17", "F8", "F9"]
+    assert [order.is_for(PATIENTS) for order in (first, second, last)] == [True, True, False]
+    assert last.is_for([("PID-9", "")])
     assert len(orders("\r".join([ORM] + ["ORC|NW|P|F"] * 99))) == 100
+    assert orders(ORM.replace("A-17", "Ä  1" * 16))[0].accession == "Ä  1" * 16, "whole at any length"
 
 
-def test_each_order_of_a_message_is_one() -> None:
-    second = "ORC|NW|P9|F9\rOBR|1|P9|F9"
+def test_an_order_is_cancelled_by_control_code_or_status() -> None:
+    def is_cancelled(control: str, status: str) -> bool:
+        message = ORM.replace("ORC|NW|P1^RIS|F1^RIS|", f"ORC|{control}|P1^RIS|F1^RIS||{status}")
+        (change,) = read_orders(read(message.encode()))
+        return change.is_cancelled
 
-    assert [order.accession for order in orders(f"{ORM}\r{second}")] == ["A-17", "F9"]
+    cancelling = [(control, "") for control in ("CA", "OC", "DC", "OD", "CR", "DR", "ca")]
+    cancelling += [("NW", "CA"), ("SC", "ca"), ("SC", "DC"), ("", "CA"), ("CA", "IP")]
+    others = [("SC", "IP"), ("SC", "CM"), ("NW", ""), ("UC", "")]
+
+    assert [found for found in (*cancelling, *others) if is_cancelled(*found)] == cancelling
 
 
 @pytest.mark.parametrize(
@@ -93,18 +106,16 @@ def test_each_order_of_a_message_is_one() -> None:
         ("^^^^^S", "", Priority.ROUTINE),
         ("^^^^^S", "^^^^^stat", Priority.STAT),
         ("^^^^^S", "^^^^^T", Priority.ROUTINE),
+        ("A-17|RP-3", "A-17|RP-3||||||||^^^^^A", Priority.ASAP),
+        ("Chest^L||", "Chest^L|S|", Priority.STAT),  # of the oldest versions (OBR-5)
     ],
 )
-def test_what_is_not_urgent_is_routine(before: str, after: str, priority: Priority) -> None:
-    assert orders(ORM.replace(before, after))[0].priority is priority
+def test_an_order_is_as_urgent_as_its_control_or_else_its_request_says(
+    before: str, after: str, priority: Priority
+) -> None:
+    message = ORM if before == "^^^^^S" else ORM.replace("^^^^^S", "")
 
-
-def test_an_order_without_priority_has_that_of_its_request() -> None:
-    (order,) = orders(ORM.replace("^^^^^S", "").replace("A-17|RP-3", "A-17|RP-3||||||||^^^^^A"))
-
-    assert order.priority is Priority.ASAP
-    (order,) = orders(ORM.replace("^^^^^S", "").replace("Chest^L||", "Chest^L|S|"))
-    assert order.priority is Priority.STAT, "of the oldest versions (OBR-5)"
+    assert orders(message.replace(before, after))[0].priority is priority
 
 
 def test_numbers_and_patient_stand_where_older_messages_have_them() -> None:
@@ -129,6 +140,9 @@ def test_numbers_and_patient_stand_where_older_messages_have_them() -> None:
         ("ORC|NW", "ZZZ|NW", AcknowledgmentCode.ERROR, "100"),
         ("A-17", "", AcknowledgmentCode.ERROR, "101"),
         ("A-17", '""', AcknowledgmentCode.ERROR, "101"),
+        ("A-17", "A\\X0D\\17", AcknowledgmentCode.ERROR, "102"),  # no film can have a CR, a DEL, a backslash
+        ("A-17", "A\\X7F\\17", AcknowledgmentCode.ERROR, "102"),
+        ("A-17", "A\\E\\17", AcknowledgmentCode.ERROR, "102"),
         ("PID-7788", '""', AcknowledgmentCode.ERROR, "101"),
         (PATIENT, "PID|1||^^^CLINIC||Zyxwvu^Qrst", AcknowledgmentCode.ERROR, "101"),
         (PATIENT, "NTE|1", AcknowledgmentCode.ERROR, "101"),
@@ -188,28 +202,16 @@ def test_an_order_is_found_by_either_name_of_its_authority(store: OrderStore, is
     assert (found is not None) is is_found
 
 
-def test_an_order_is_found_by_accession_number_or_by_study(store: OrderStore) -> None:
-    order = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+def test_an_order_is_found_by_its_newest_accession_number_or_by_study(store: OrderStore) -> None:
+    store.keep(WHOLE)
 
-    store.keep(order)
-
-    assert find(store, study_uid="1.9", accession="A-17") == order
-    assert find(store, study_uid=STUDY, accession="") == order
+    assert find(store, study_uid="1.9", accession="A-17") == WHOLE
+    assert find(store, study_uid=STUDY, accession="") == WHOLE
     assert find(store, study_uid="1.9", accession="A-1") is None
     assert store.counts() == {"stat": 1, "asap": 0, "routine": 0}
-
-
-def test_a_changed_order_replaces_and_a_cancelled_one_removes(store: OrderStore) -> None:
-    store.keep(ordered(accession="A-17", priority=Priority.STAT))
-    store.keep(ordered(accession="A-17"))
-    assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
-
-    store.forget(ordered(accession="A-17"))
-
+    store.keep(replace(WHOLE, accession="A-18"))
     assert find(store, study_uid="1.9", accession="A-17") is None
-
-
-WHOLE = ordered(accession="A-17", study_uid=STUDY, placer_number=("P1",), priority=Priority.STAT)
+    assert find(store, study_uid="1.9", accession="A-18") == replace(WHOLE, accession="A-18")
 
 
 @pytest.mark.parametrize("named", [ordered(accession="A-17"), ordered(study_uid=STUDY), WHOLE])
@@ -244,16 +246,21 @@ def test_orders_are_changed_by_one_process_at_a_time(
 
 
 @pytest.mark.parametrize("number", ["P1", "P2"])
-def test_of_studies_with_one_accession_number_the_one_with_the_order_number_is_cancelled(
+def test_studies_of_one_accession_number_keep_an_order_each_until_its_number_is_cancelled(
     store: OrderStore, number: str
 ) -> None:
-    both = {"P1": STUDY, "P2": "1.2.840.99.8"}
-    for placer, study in both.items():
-        store.keep(replace(WHOLE, study_uid=study, placer_number=(placer,)))
+    both = {
+        placer: replace(WHOLE, study_uid=study, placer_number=(placer,))
+        for placer, study in (("P1", STUDY), ("P2", "1.2.840.99.8"))
+    }
+    for order in both.values():
+        store.keep(order)
+    assert [find(store, study_uid=order.study_uid, accession="A-17") for order in both.values()] == [*both.values()]
+    assert find(store, study_uid="1.9", accession="A-17") is None, "none is guessed"
 
     store.forget(ordered(accession="A-17", placer_number=(number,)))
 
-    found = {placer: find(store, study_uid=study, accession="") for placer, study in both.items()}
+    found = {placer: find(store, study_uid=order.study_uid, accession="") for placer, order in both.items()}
     assert [placer for placer, order in found.items() if order is None] == [number]
 
 
@@ -284,45 +291,23 @@ def test_an_order_changed_by_one_of_its_names_keeps_the_other(store: OrderStore,
     assert store.counts() == {"stat": 0, "asap": 0, "routine": 1}
 
 
-def test_a_corrected_accession_number_no_longer_finds_an_order(store: OrderStore) -> None:
-    store.keep(WHOLE)
-
-    store.keep(replace(WHOLE, accession="A-18"))
-
-    assert find(store, study_uid="1.9", accession="A-17") is None
-    assert find(store, study_uid="1.9", accession="A-18") == replace(WHOLE, accession="A-18")
-
-
-def test_studies_of_one_accession_number_keep_an_order_each(store: OrderStore) -> None:
-    other = replace(WHOLE, study_uid="1.2.840.99.8", placer_number=("P2",))
-
-    store.keep(WHOLE)
-    store.keep(other)
-
-    assert find(store, study_uid=STUDY, accession="A-17") == WHOLE
-    assert find(store, study_uid="1.2.840.99.8", accession="A-17") == other
-    assert find(store, study_uid="1.9", accession="A-17") is None, "none is guessed"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_a_damaged_order_is_ignored_and_the_next_replaces_it(store: OrderStore, tmp_path: Path) -> None:
+    order, names = ordered(accession="A-17"), b'{"accession": "A-17", "study_uid": "", "placer_number": '
+    store.keep(order)
+    for content in (
         b'{"accession": "A-17"}',
-        b'{"accession": "A-17", "study_uid": "", "placer_number": null, "filler_number": [], "priority": "stat"}',
-        b'{"accession": "A-17", "study_uid": "", "placer_number": [], "filler_number": [], "priority": "never"}',
+        names + b'null, "filler_number": [], "priority": "stat"}',
+        names + b'[], "filler_number": [], "priority": "never"}',
         b"\xff\x00",
         b"[]",
-    ],
-)
-def test_a_damaged_order_is_ignored_and_the_next_replaces_it(store: OrderStore, tmp_path: Path, content: bytes) -> None:
-    store.keep(ordered(accession="A-17"))
-    for path in tmp_path.rglob("*.json"):
-        path.write_bytes(content)
+    ):
+        for path in tmp_path.rglob("*.json"):
+            path.write_bytes(content)
 
-    assert find(store, study_uid="1.9", accession="A-17") is None
-    assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
-    store.keep(ordered(accession="A-17"))
-    assert find(store, study_uid="1.9", accession="A-17") == ordered(accession="A-17")
+        assert find(store, study_uid="1.9", accession="A-17") is None
+        assert store.counts() == {"stat": 0, "asap": 0, "routine": 0}
+        store.keep(order)
+        assert find(store, study_uid="1.9", accession="A-17") == order
 
 
 @pytest.mark.parametrize("first", [None, ordered(accession="A-17", placer_number=("P1",))])
@@ -338,20 +323,8 @@ def test_what_a_round_knew_stays_so_whatever_comes_in_between(store: OrderStore,
     assert store.fix(study_uid=STUDY, accession="A-17", patients=PATIENTS, at=NOON + timedelta(hours=1)) == later
 
 
-def test_old_orders_go_and_young_ones_stay(store: OrderStore, tmp_path: Path) -> None:
-    store.keep(ordered(accession="A-17"))
-    for path in tmp_path.rglob("*.json"):
-        os.utime(path, (1, 1))
+def test_old_orders_go_and_young_ones_stay_though_several_processes_remove(store: OrderStore, tmp_path: Path) -> None:
     store.keep(ordered(accession="A-18"))
-
-    store.remove_older(NOON)
-
-    assert find(store, study_uid="1.9", accession="A-17") is None
-    assert find(store, study_uid="1.9", accession="A-18") is not None
-
-
-def test_old_orders_removed_by_another_process_are_skipped(store: OrderStore, tmp_path: Path) -> None:
-    store.keep(ordered(accession="A-17"))
     for number in range(600):
         path = tmp_path / "orders" / f"{number}.json"
         path.touch()
@@ -367,32 +340,13 @@ def test_old_orders_removed_by_another_process_are_skipped(store: OrderStore, tm
             removal.result()
 
     assert len(list((tmp_path / "orders").iterdir())) == 1
-
-
-@pytest.mark.parametrize("number", ["A\\X0D\\17", "A\\X7F\\17", "A\\E\\17"], ids=["CR", "DEL", "backslash"])
-def test_an_accession_number_that_no_film_can_have_is_refused(number: str) -> None:
-    with pytest.raises(OrderRefused) as caught:
-        orders(ORM.replace("A-17", number))
-
-    assert (caught.value.code, caught.value.complaint.condition) == (AcknowledgmentCode.ERROR, "102")
-
-
-def test_an_accession_number_of_any_length_is_taken_whole() -> None:
-    assert [order.accession for order in orders(ORM.replace("A-17", "Ä  1" * 16))] == ["Ä  1" * 16]
-
-
-def test_each_order_of_a_message_is_for_the_patient_before_it() -> None:
-    second = "PID|1||PID-9\rORC|NW|P9|F9\rOBR|1|P9|F9"
-
-    first, last = orders(f"{ORM}\r{second}")
-
-    assert (first.is_for(PATIENTS), last.is_for(PATIENTS), last.is_for([("PID-9", "")])) == (True, False, True)
+    assert find(store, study_uid="1.9", accession="A-18") is not None
 
 
 def test_an_order_names_its_patient_by_a_hash_alone_and_its_file_nobody(store: OrderStore, tmp_path: Path) -> None:
     for order in orders(ORM):
         store.keep(order)
 
-    files = list(tmp_path.rglob("*.json"))
-    assert files
-    assert not [path for path in files if b"PID-7788" in path.read_bytes() or "A-17" in path.name]
+    stored = list(tmp_path.rglob("*.json"))
+    assert len(stored) == 2
+    assert not [path for path in stored if b"PID-7788" in path.read_bytes() or "A-17" in path.name]
