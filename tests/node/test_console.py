@@ -3,6 +3,8 @@ import pty
 import select
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,21 +19,28 @@ from tests.support.service import settings_for
 pytestmark = pytest.mark.drill(part="deployment")
 
 
-def on_a_terminal(path: Path) -> str:
-    """What `serve` prints on a terminal until it has started."""
+@contextmanager
+def on_a_terminal(folder: Path, log: LogSettings, *before: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run `serve` on a terminal; the process, and our end of the terminal. before: the words before the command."""
+    path = folder / "node.toml"
+    settings = replace(settings_for(folder / "spool", archive_port=1), log=log)
+    path.write_text(config.render(settings), encoding="utf-8")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "node", "serve", str(path)]
+    command = [*before, sys.executable, "-m", "node", "serve", str(path)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     try:
-        said = b""
-        while b"service.started" not in said:
-            assert select.select([ours], [], [], 60)[0], said
-            said += os.read(ours, 10_000)  # raises OSError when the process has ended
+        yield process, ours
     finally:
         process.kill()
         process.wait()
-        os.close(ours)
+
+
+def said_until(event: bytes, terminal: int) -> str:
+    said = b""
+    while event not in said:
+        assert select.select([terminal], [], [], 60)[0], said
+        said += os.read(terminal, 10_000)  # raises OSError when the process has ended
     return said.decode()
 
 
@@ -39,30 +48,16 @@ def on_a_terminal(path: Path) -> str:
 def test_serve_on_a_terminal_writes_for_people_unless_told(
     tmp_path: Path, form: Literal["auto", "json"], begins: str
 ) -> None:
-    path = tmp_path / "node.toml"
-    settings = replace(settings_for(tmp_path / "spool", archive_port=1), log=LogSettings(format=form))
-    path.write_text(config.render(settings), encoding="utf-8")
+    with on_a_terminal(tmp_path, LogSettings(format=form)) as (_, terminal):
+        said = said_until(b"service.started", terminal)
+        os.close(terminal)
 
-    said = on_a_terminal(path)
-
-    assert "service.started" in said
     assert said.replace("\x1b[2m", "").startswith(begins)
 
 
 def test_a_node_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
-    path = tmp_path / "node.toml"
-    settings = replace(settings_for(tmp_path / "spool", archive_port=1), log=LogSettings(format="json"))
-    path.write_text(config.render(settings), encoding="utf-8")
-    ours, theirs = pty.openpty()
-    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path)]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    try:
-        said = b""
-        while b"service.listening" not in said:
-            said += os.read(ours, 10_000)
-        os.close(ours)
+    with on_a_terminal(tmp_path, LogSettings(format="json"), "setsid", "--ctty") as (process, terminal):
+        said_until(b"service.listening", terminal)
+        os.close(terminal)
 
         assert process.wait(timeout=60) == 0
-    finally:
-        process.kill()

@@ -39,7 +39,7 @@ class Worker:
 
 
 @contextmanager
-def waiting(work: BegunWork, turn: Turn) -> Iterator[Worker]:
+def waiting(turn: Turn) -> Iterator[Worker]:
     """A worker that waits for its turn."""
     worker = Worker(turn)
     with closing(worker):
@@ -47,18 +47,13 @@ def waiting(work: BegunWork, turn: Turn) -> Iterator[Worker]:
         yield worker
 
 
-def died(path: Path, *, times: int) -> None:
-    """Leave what processes leave that end during a piece of work."""
-    path.write_text(str(times), encoding="utf-8")
-
-
-def test_works_together_unless_some_is_done_alone() -> None:
+def test_works_together_unless_some_is_done_alone_one_after_the_other() -> None:
     work = BegunWork()
     first, second = Worker(work.together), Worker(work.together)
     assert first.is_in.wait(LIMIT_SECONDS) and second.is_in.wait(LIMIT_SECONDS)
 
     # Who comes late goes behind, or who works alone might never begin.
-    with waiting(work, work.alone) as alone, waiting(work, work.together) as late:
+    with waiting(work.alone) as alone, waiting(work.together) as late:
         first.close()
         assert not alone.is_in.wait(timeout=0.1)
         second.close()
@@ -66,25 +61,20 @@ def test_works_together_unless_some_is_done_alone() -> None:
         assert not late.is_in.is_set()
         alone.close()
         assert late.is_in.wait(LIMIT_SECONDS)
-
-
-def test_one_after_the_other_works_alone() -> None:
-    work = BegunWork()
     first = Worker(work.alone)
     assert first.is_in.wait(LIMIT_SECONDS)
-
-    with waiting(work, work.alone) as second:
+    with waiting(work.alone) as second:
         first.close()
         assert second.is_in.wait(LIMIT_SECONDS)
 
 
 def test_what_was_in_hand_at_a_death_is_done_alone(tmp_path: Path) -> None:
     path, work = tmp_path / "film.begun", BegunWork()
-    died(path, times=1)
+    path.write_text("1")
     beside = Worker(work.together)
     assert beside.is_in.wait(LIMIT_SECONDS)
 
-    with waiting(work, lambda: work.counted(path)) as suspect:
+    with waiting(lambda: work.counted(path)) as suspect:
         assert interrupted_work.count(path) == 1  # nobody blames it while it waits
         beside.close()
         assert suspect.is_in.wait(LIMIT_SECONDS)
@@ -94,8 +84,8 @@ def test_what_was_in_hand_at_a_death_is_done_alone(tmp_path: Path) -> None:
 
 
 def test_an_orderly_end_blames_nobody_and_forgets_nothing(tmp_path: Path) -> None:
-    new, suspect = tmp_path / "new.begun", tmp_path / "suspect.begun"
-    died(suspect, times=2)
+    new, suspect, late = (tmp_path / f"{name}.begun" for name in ("new", "suspect", "late"))
+    suspect.write_text("2")
 
     counts = []
     for path in (new, suspect):
@@ -103,16 +93,10 @@ def test_an_orderly_end_blames_nobody_and_forgets_nothing(tmp_path: Path) -> Non
         with work.counted(path):
             work.end()
             counts.append(interrupted_work.count(path))
+    with work.counted(late):  # which begins during the end
+        counts.append(interrupted_work.count(late))
 
-    assert counts == [0, 2]
-
-
-def test_work_that_begins_during_an_orderly_end_is_not_counted(tmp_path: Path) -> None:
-    path, work = tmp_path / "late.begun", BegunWork()
-    work.end()
-
-    with work.counted(path):
-        assert interrupted_work.count(path) == 0
+    assert counts == [0, 2, 0]
 
 
 def test_the_last_try_waits_until_the_process_has_worked_for_a_while(
@@ -120,9 +104,9 @@ def test_the_last_try_waits_until_the_process_has_worked_for_a_while(
 ) -> None:
     monkeypatch.setattr(interrupted_work, "_SETTLED_SECONDS", 1.0)
     good, path, work = tmp_path / "good.begun", tmp_path / "suspect.begun", BegunWork()
-    died(path, times=MOST_INTERRUPTIONS - 1)
+    path.write_text(str(MOST_INTERRUPTIONS - 1))
 
-    with waiting(work, lambda: work.counted(path)) as suspect:
+    with waiting(lambda: work.counted(path)) as suspect:
         assert interrupted_work.count(path) == MOST_INTERRUPTIONS - 1  # who kills the service now blames nothing
         with work.counted(good):  # does not wait
             assert not suspect.is_in.is_set()
@@ -132,9 +116,9 @@ def test_the_last_try_waits_until_the_process_has_worked_for_a_while(
 
 def test_an_orderly_end_does_not_wait_for_the_last_try(tmp_path: Path) -> None:
     path, work = tmp_path / "suspect.begun", BegunWork()
-    died(path, times=MOST_INTERRUPTIONS - 1)
+    path.write_text(str(MOST_INTERRUPTIONS - 1))
 
-    with waiting(work, lambda: work.counted(path)) as suspect:
+    with waiting(lambda: work.counted(path)) as suspect:
         work.end()
         assert suspect.is_in.wait(LIMIT_SECONDS)
         assert interrupted_work.count(path) == MOST_INTERRUPTIONS - 1
@@ -142,7 +126,7 @@ def test_an_orderly_end_does_not_wait_for_the_last_try(tmp_path: Path) -> None:
 
 def test_a_part_of_work_that_returns_clears_no_count(tmp_path: Path) -> None:
     path = tmp_path / "writing.begun"
-    died(path, times=2)
+    path.write_text("2")
 
     with BegunWork().counted(path, is_part=True):
         assert interrupted_work.count(path) == 3
@@ -151,26 +135,19 @@ def test_a_part_of_work_that_returns_clears_no_count(tmp_path: Path) -> None:
 
 
 def test_a_study_whose_writing_ends_processes_is_parked(bench: Bench) -> None:
-    path = bench.keep(FILM)
-    plan = bench.steps.plan(STUDY)
-    assert plan is not None
+    path, begun = bench.keep(FILM), bench.folder / "studies" / STUDY / "writing.begun"
+    plan = bench.plan()
     assert bench.steps.read(STUDY, path.name) == "read"
-    died(bench.folder / "studies" / STUDY / "writing.begun", times=MOST_INTERRUPTIONS)
+    begun.write_text(str(MOST_INTERRUPTIONS))
 
     assert bench.steps.write(plan) is None
     [row] = bench.ledger.parked()
     assert (row.study, row.stage) == (STUDY, "write")
     assert row.reason.startswith("interrupted: the process ended 4 times while the outputs")
 
-    bench.spool.forget_interrupted_readings(STUDY)
+    bench.spool.forget_interrupted_readings(STUDY)  # as the retry of a person does
+    assert bench.spool.interruptions(STUDY) == 0
+    begun.write_text("1")
     assert bench.steps.write(plan) is not None
-
-
-def test_a_study_that_was_written_counts_nothing(bench: Bench) -> None:
-    bench.keep(FILM)
-    died(bench.folder / "studies" / STUDY / "writing.begun", times=1)
-
-    bench.round()
-
     assert bench.spool.interruptions(STUDY) == 0
     assert not [*bench.folder.rglob("*.begun")]

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry
 
-from models.contract import FindingState, WithheldSentence
+from models.contract import WithheldSentence
 from node.errors import Refused
 from node.metrics import FAILURES, Metrics
 from tests.support import recorded
@@ -53,25 +53,6 @@ def exposed(registry: CollectorRegistry) -> Iterator[tuple[str, object]]:
             else:
                 values[labels] = sample.value
         yield f"{family.name} {family.type}", values | buckets
-
-
-def test_what_was_read_is_counted_by_finding_with_how_its_picture_looks() -> None:
-    metrics = Metrics()
-    left_out = replace(finding(EFFUSION, state=FindingState.LEFT_OUT), probability=None, boxes=())
-    findings = (finding(EDEMA, probability=0.34), left_out)
-    gray = np.array([[0, 255], [0, 255]], dtype=np.uint8)
-
-    metrics.count_film(film(findings=findings), gray)
-    metrics.count_film(film(findings=findings[:1]), None)
-
-    counted = samples(metrics.registry, "cxr_findings_total")
-    assert counted == {("pulmonary_edema", "present"): 2, ("pleural_effusion", "left_out"): 1}
-    probabilities = samples(metrics.registry, "cxr_finding_probability_bucket")
-    assert [probabilities[le, "pulmonary_edema"] for le in ("0.3", "0.4", "+Inf")] == [0, 2, 2]
-    assert all(prompt == "pulmonary_edema" for _, prompt in probabilities), "what is left out has no probability"
-    for name in ("cxr_picture_mean", "cxr_picture_deviation"):
-        assert samples(metrics.registry, f"{name}_sum") == {(): 0.5}
-        assert samples(metrics.registry, f"{name}_count") == {(): 1}, "not without a thumbnail"
 
 
 def test_every_refusal_of_an_object_has_its_label() -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydicom import Dataset
 
 from models.contract import FindingState
-from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, OutputPriority
+from node.domain import CRITICAL, ROUTINE, Delivery, DeliveryState, OutputObject, OutputPriority
 from node.hl7.order import Priority
 from node.jobs.queue_places import CRITICAL_SECONDS, delivery_place, queue_place, study_place
 from node.orders.store import OrderStore
@@ -78,39 +78,29 @@ def test_among_equals_what_was_written_first_is_sent_first(moments: list[float],
     assert 1 <= delivery_place(first, priority) <= delivery_place(last, priority) <= 2**31 - 1
 
 
-def read(bench: Bench, name: str) -> str:
-    """Receive a film of the bench's study and read it; its SOP Instance UID."""
-    film = films.as_another(films.thumbnail(), name)
-    assert bench.steps.pipeline.read(STUDY, bench.keep(film).name) == "read"
-    return str(film.SOPInstanceUID)
-
-
-def test_the_report_on_a_critical_film_comes_first(bench: Bench, tmp_path: Path) -> None:
+def test_the_report_on_a_critical_film_comes_first_and_without_one_all_are_routine(
+    bench: Bench, tmp_path: Path
+) -> None:
     reader = ScriptedReader(critical=tmp_path / "critical")
     reading = replace(bench.steps.pipeline.films, reader=reader)
     pipeline = replace(bench.steps.pipeline, films=reading, kinds=(*OUTPUTS.own, "oru"))
     bench.steps = replace(bench.steps, pipeline=pipeline)
-    for name in ("a", "b", "c"):
-        read(bench, name)
+
+    def outputs_after(*names: str) -> tuple[OutputObject, ...]:
+        for name in names:
+            film = films.as_another(films.thumbnail(), name)
+            assert pipeline.read(STUDY, bench.keep(film).name) == "read"
+        written = pipeline.write(bench.plan())
+        bench.spool.mark_round(STUDY, written.mark)
+        assert bench.spool.rounds(STUDY)[-1].outputs == written.mark.outputs  # a lost ledger is filled from here
+        return written.mark.outputs
+
+    assert {output.priority for output in outputs_after("a", "b", "c")} == {ROUTINE}
     with pneumothorax(tmp_path):
-        urgent = {read(bench, name) for name in ("d", "e")}
-    plan = pipeline.plan(STUDY)
-    assert plan is not None
-    written = pipeline.write(plan)
-    outputs = written.mark.outputs
-    assert {output.subject.film for output in outputs[:2]} == urgent
-    assert {output.kind for output in outputs[:2]} == {"sr"}
+        outputs = outputs_after("d", "e")
+    urgent = {films.as_another(films.thumbnail(), name).SOPInstanceUID for name in ("d", "e")}
+    assert {(output.subject.film, output.kind) for output in outputs[:2]} == {(film, "sr") for film in urgent}
     assert {output.priority for output in outputs} == {CRITICAL}
-    bench.spool.mark_round(STUDY, written.mark)
-    (mark,) = bench.spool.rounds(STUDY)
-    assert {output.priority for output in mark.outputs} == {CRITICAL}  # a lost ledger is filled from here
-
-
-def test_a_study_without_a_critical_finding_is_routine(bench: Bench) -> None:
-    read(bench, "a")
-    plan = bench.steps.pipeline.plan(STUDY)
-    assert plan is not None
-    assert {output.priority for output in bench.steps.pipeline.write(plan).mark.outputs} == {ROUTINE}
 
 
 def places(directory: Path) -> dict[str, int]:
@@ -187,7 +177,6 @@ def test_a_routine_output_gives_way_only_where_it_may(tmp_path: Path, ledger: Le
         (DeliveryState.WAITING, 0, True),
         (DeliveryState.WAITING, 1, True),
         (DeliveryState.WAITING, 2, False),
-        (DeliveryState.SENDING, 1, True),
         (DeliveryState.SENDING, 2, True),
         (DeliveryState.SENDING, 3, False),
         (DeliveryState.SENT, 1, False),
@@ -198,16 +187,11 @@ def test_nothing_gives_way_to_what_is_refused(
     ledger: Ledger, state: DeliveryState, attempts: int, awaited: bool
 ) -> None:
     ledger.add_delivery(delivery("9", CRITICAL))
+    assert [each.priority for each in ledger.open_deliveries()] == [CRITICAL]
 
     ledger.set_delivery(delivery("9", CRITICAL), state, attempts=attempts)
 
     assert ledger.awaits_critical("archive") is awaited
-
-
-def test_the_ledger_tells_the_priority_of_what_waits(ledger: Ledger) -> None:
-    ledger.add_delivery(delivery("9", CRITICAL))
-
-    assert [each.priority for each in ledger.open_deliveries()] == [CRITICAL]
 
 
 MOMENTS = st.datetimes(datetime(2025, 1, 2), datetime(2090, 1, 1), timezones=st.just(UTC))
@@ -248,11 +232,11 @@ def test_among_equals_the_one_that_came_first_is_read_first(
     assert first <= last
 
 
-@pytest.mark.parametrize("year", [1970, 2025, 2026, 2099, 9999])
-def test_every_place_is_one_that_the_engine_takes(year: int) -> None:
-    arrived = datetime(year, 1, 1, tzinfo=UTC)
+def test_every_place_is_one_that_the_engine_takes() -> None:
+    for year in (1970, 2025, 2026, 2099, 9999):
+        place = queue_place(datetime(year, 1, 1, tzinfo=UTC), is_stat=True, stat_seconds=86400.0)
 
-    assert 1 <= queue_place(arrived, is_stat=True, stat_seconds=86400.0) <= 2**31 - 1
+        assert 1 <= place <= 2**31 - 1, year
 
 
 class Ordered:
@@ -276,12 +260,8 @@ class Ordered:
         return bool(places.index(place))
 
 
-@pytest.fixture
-def ordering(tmp_path: Path) -> Ordered:
-    return Ordered(tmp_path)
-
-
-def test_a_study_that_gets_films_again_and_again_keeps_its_place(ordering: Ordered) -> None:
+def test_a_study_that_gets_films_again_and_again_keeps_its_place(tmp_path: Path) -> None:
+    ordering = Ordered(tmp_path)
     read = ordering.keep("read", arrived=ARRIVED - MINUTE)
     ordering.spool.mark_round(STUDY, RoundMark(number=1, created_at=ARRIVED, files=(read,), outputs=()))
     ordering.keep("unread")
@@ -291,27 +271,21 @@ def test_a_study_that_gets_films_again_and_again_keeps_its_place(ordering: Order
     assert place == queue_place(ARRIVED, is_stat=False, stat_seconds=60.0)
 
 
-def test_a_study_whose_sender_called_it_urgent_is(ordering: Ordered) -> None:
+@pytest.mark.parametrize(("study_uid", "accession"), [(STUDY, ""), ("", "A1")])
+def test_an_order_or_its_sender_says_how_urgent_a_study_is(tmp_path: Path, study_uid: str, accession: str) -> None:
+    ordering = Ordered(tmp_path)
     ordering.keep("film")
-    ordering.spool.mark_stat(STUDY)
+    ordering.orders.keep(ordered(accession="A2", priority=Priority.STAT))
+    for priority, is_stat in ((Priority.STAT, True), (Priority.ASAP, True), (Priority.ROUTINE, False)):
+        ordering.orders.keep(ordered(study_uid=study_uid, accession=accession, priority=priority))
+        assert ordering.is_stat() is is_stat, priority
 
+    ordering.spool.mark_stat(STUDY)
     assert ordering.is_stat()
 
 
-@pytest.mark.parametrize(("study_uid", "accession"), [(STUDY, ""), ("", "A1")])
-@pytest.mark.parametrize(("priority", "is_stat"), [("stat", True), ("asap", True), ("routine", False)])
-def test_an_order_says_how_urgent_a_study_is(
-    ordering: Ordered, study_uid: str, accession: str, priority: str, is_stat: bool
-) -> None:
-    ordering.keep("film")
-    ordering.orders.keep(ordered(accession="A2", priority=Priority.STAT))
-    ordering.orders.keep(ordered(study_uid=study_uid, accession=accession, priority=Priority(priority)))
-
-    assert ordering.is_stat() is is_stat
-
-
-def test_a_broken_film_names_no_patient_that_an_order_is_for(ordering: Ordered) -> None:
-    content = films.file_bytes(films.thumbnail())
+def test_a_broken_film_names_no_patient_that_an_order_is_for(tmp_path: Path) -> None:
+    ordering, content = Ordered(tmp_path), films.file_bytes(films.thumbnail())
     meta = content[: -len(films.body_of(content))]
     films.keep_bytes(ordering.spool, study_uid=STUDY, sop_instance_uid="1.2.3", meta=meta, body=b"no dataset")
     ordering.orders.keep(ordered(study_uid=STUDY, priority=Priority.STAT))

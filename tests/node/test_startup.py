@@ -36,49 +36,38 @@ def runnable() -> list[str]:
     return names
 
 
-def node_commands() -> list[str]:
-    return re.findall(r"^    (\w+)  ", run_command("--help").stdout, re.MULTILINE)
-
-
 def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a program in an interpreter that begins now."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
 
 
+CALLS = """
+import json, runpy, sys
+module, *calls = sys.argv[1:]
+for call in calls:
+    sys.argv = [module, *call.split()]
+    try:
+        runpy.run_module(module, run_name='__main__', alter_sys=True)
+    except SystemExit as end:
+        assert not end.code, end.code
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
 def said_and_imported(module: str, *calls: str) -> tuple[str, set[str]]:
     """Run a module with each of some arguments, to its SystemExit with 0; what it printed, and what it imported."""
-    program = (
-        "import json, runpy, sys\n"
-        "module, *calls = sys.argv[1:]\n"
-        "for call in calls:\n"
-        "    sys.argv = [module, *call.split()]\n"
-        "    try:\n"
-        "        runpy.run_module(module, run_name='__main__', alter_sys=True)\n"
-        "    except SystemExit as end:\n"
-        "        assert not end.code, end.code\n"
-        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
-    )
-    done = python(program, module, *calls)
+    done = python(CALLS, module, *calls)
     assert done.returncode == 0, done.stderr
     return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
 
 
-def test_the_version_is_had_without_the_node() -> None:
-    program = "import sys; from models.program import __version__; print(__version__, 'node' in sys.modules)"
+def test_the_version_is_had_without_the_node_and_status_without_the_libraries_of_films_and_work() -> None:
+    version = "import sys; from models.program import __version__; print(__version__, 'node' in sys.modules)"
+    status = "import json, sys; from node.commands import operate; print(json.dumps(list(sys.modules)))"
 
-    assert python(program).stdout == f"{__version__} False\n"
-
-
-def test_every_command_is_known_here() -> None:
-    assert {"node", "models.checkpoint", "models.train", "models.phantoms", "export.build"} <= set(runnable())
-    assert {"serve", "read", "status"} <= set(node_commands())
-
-
-def test_status_comes_without_the_libraries_of_films_and_work() -> None:
-    program = "import json, sys; from node.commands import operate; print(json.dumps(list(sys.modules)))"
-
-    assert set(json.loads(python(program).stdout)) & LARGE == {"sqlalchemy"}
+    assert python(version).stdout == f"{__version__} False\n"
+    assert set(json.loads(python(status).stdout)) & LARGE == {"sqlalchemy"}
 
 
 @pytest.mark.drill(part="packaging")
@@ -92,7 +81,8 @@ def test_help_and_version_need_no_large_library(module: str) -> None:
 
 @pytest.mark.drill(part="packaging")
 def test_help_of_each_command_of_the_node_needs_no_large_library() -> None:
-    names = node_commands()
+    names = re.findall(r"^    (\w+)  ", run_command("--help").stdout, re.MULTILINE)
+    assert {"serve", "read", "status"} <= set(names)
 
     said, imported = said_and_imported("node", *(f"{name} --help" for name in names))
 
@@ -123,21 +113,25 @@ def test_a_film_is_read_without_the_compiler_of_torch(
     assert COMPILER & set(json.loads(done.stderr.splitlines()[-1])) == set()
 
 
+COMPUTING = """
+import os, sys, time, numpy, torch
+from pathlib import Path
+from models.engines.opening import open_engine
+count = lambda: len(os.listdir('/proc/self/task'))
+torch.set_num_threads(2)
+before = count()
+engine = open_engine(Path(sys.argv[1]), engine='torch', threads=2)
+ids = engine.write(numpy.random.default_rng(3).standard_normal((90, 128), dtype=numpy.float32))
+end = time.monotonic() + 10
+while count() > before and time.monotonic() < end: time.sleep(0.01)
+print(len(ids), count() - before)
+"""
+
+
 @pytest.mark.drill(part="runtimes")
 def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
     # More helpers of OpenMP than cores slow down all products of few rows. PyTorch indexes few rows without helpers.
-    program = (
-        "import os, sys, time, numpy, torch; from pathlib import Path; from models.engines.opening import open_engine\n"
-        "count = lambda: len(os.listdir('/proc/self/task'))\n"
-        "torch.set_num_threads(2); before = count()\n"
-        "engine = open_engine(Path(sys.argv[1]), engine='torch', threads=2)\n"
-        "ids = engine.write(numpy.random.default_rng(3).standard_normal((90, 128), dtype=numpy.float32))\n"
-        "end = time.monotonic() + 10\n"
-        "while count() > before and time.monotonic() < end: time.sleep(0.01)\n"
-        "print(len(ids), count() - before)"
-    )
-
-    done = python(program, phantom_model)
+    done = python(COMPUTING, phantom_model)
 
     assert (done.returncode, done.stdout) == (0, "90 0\n"), done.stderr
 

@@ -155,9 +155,11 @@ def answering(said: bytes) -> Iterator[int]:
                     with connection:
                         connection.sendall(said)
 
-        threading.Thread(target=answer, daemon=True).start()
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
+        thread.join()
 
 
 def leave_running(settings: Settings, **ports: int) -> None:

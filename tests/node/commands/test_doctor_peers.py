@@ -109,10 +109,12 @@ def test_every_tls_table_is_looked_at_also_beside_one_that_cannot_be_read(
     odd.write_text(lasting.certificate.read_text().replace(" CERTIFICATE-", " TRUSTED CERTIFICATE-"))
     settings = with_tls(tmp_path, own, lasting)
     listener = ServerTlsSettings(certificate=own.certificate, key=own.key, ca=lasting.certificate)
-    believing = [to_archive(104, tls=TlsSettings(ca=ca)) for ca in (odd, lasting.certificate)]
+    believing = tuple(
+        replace(to_archive(104, tls=TlsSettings(ca=ca)), name=ca.name) for ca in (odd, lasting.certificate)
+    )
 
     checks = check_certificates(
-        replace(settings, listener=replace(settings.listener, tls=listener), destinations=tuple(believing))
+        replace(settings, listener=replace(settings.listener, tls=listener), destinations=believing)
     )
 
     assert [(check.name.removeprefix("certificate "), check.state) for check in checks] == [

@@ -200,9 +200,9 @@ def test_what_cannot_leave_is_counted_with_its_reason(tmp_path: Path, node: Sett
     bench.receive(damaged)
     bench.receive(films.changed(lateral, {"ViewPosition": "LL"}))
     bench.receive(rejected)
+    bench.receive(highdicom_note(rejected))
     bench.round()
     bench.receive(unread)
-    bench.receive(highdicom_note(rejected))
     kept = {instance.sop_instance_uid: instance.path for instance in bench.spool.instances(study)}
     flip(kept[damaged.SOPInstanceUID], -1)
 

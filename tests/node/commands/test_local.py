@@ -208,7 +208,7 @@ def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path) 
     for name, content, question, said in (
         ("blank.png", png((300, 200)), whole, "name a film"),
         ("tiny.png", png((1, 1)), whole, "name a film"),
-        *((f"{number}.dcm", films.file_bytes(film), whole, "") for number, film in enumerate(unread)),
+        *((f"{number}.dcm", films.file_bytes(film), whole, None) for number, film in enumerate(unread)),
         ("film.dcm", films.file_bytes(films.thumbnail()), beside, "leaves the film"),
     ):
         (tmp_path / name).write_bytes(content)
@@ -220,8 +220,8 @@ def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path) 
     ("phrases", "count", "expected"),
     [
         ([], 0, None),
-        ([" "], 0, None),
-        (["\u200b"], 1, None),
+        ([" "], 0, [(" ", False)]),
+        (["\u200b"], 1, [("\u200b", True)]),
         (["Edema", "Fracture"], 1, None),
         (["Edema"], 2, None),
         (["Edema", "Fracture"], 0, [("Edema", False), ("Fracture", False)]),

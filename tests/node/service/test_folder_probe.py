@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,26 +22,8 @@ from tests.support.fakes import ScriptedReader
 from tests.support.service import settings_for
 
 
-def rename_as_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "rename", shutil.copyfile)
-
-
-def link_over_a_taken_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "link", shutil.copyfile)
-
-
-def no_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_old: Path, _new: Path) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "link", refuse)
-
-
-def locks_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    def agree(_file: object, _operation: int) -> None:
-        return None
-
-    monkeypatch.setattr(fcntl, "flock", agree)
+def refuse(*_paths: Path) -> None:
+    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def test_a_good_folder_has_no_fault_and_stays_empty(tmp_path: Path) -> None:
@@ -51,18 +34,19 @@ def test_a_good_folder_has_no_fault_and_stays_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lie", "said"),
+    ("where", "name", "lie", "said"),
     [
-        (rename_as_copy, "a rename does not replace a file"),
-        (link_over_a_taken_name, "a hard link does not respect a taken name"),
-        (no_links, "a hard link does not respect a taken name"),
-        (locks_for_everybody, "file locks do not work"),
+        (os, "rename", shutil.copyfile, "a rename does not replace a file"),
+        (os, "link", shutil.copyfile, "a hard link does not respect a taken name"),
+        (os, "link", refuse, "a hard link does not respect a taken name"),
+        (fcntl, "flock", lambda _file, _operation: None, "file locks do not work"),
     ],
+    ids=["a rename copies", "a link replaces", "no links", "locks for everybody"],
 )
 def test_a_folder_that_lies_is_refused_and_stays_empty(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Callable[[pytest.MonkeyPatch], None], said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: object, name: str, lie: Callable[..., None], said: str
 ) -> None:
-    lie(monkeypatch)
+    monkeypatch.setattr(where, name, lie)
 
     with pytest.raises(InputError, match=said):
         require_honest(tmp_path, is_shared=False)
@@ -72,7 +56,7 @@ def test_a_folder_that_lies_is_refused_and_stays_empty(
 
 def test_no_port_is_opened_on_a_folder_that_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_for(tmp_path, archive_port=104)
-    no_links(monkeypatch)
+    monkeypatch.setattr(os, "link", refuse)
 
     (check,) = check_storage(settings)
     with pytest.raises(InputError, match="a hard link"), app.run(settings, reader=lambda: ScriptedReader("1")):
@@ -94,10 +78,7 @@ def test_a_sync_that_fails_is_refused_but_not_a_full_disk(
 
     monkeypatch.setattr(os, "fsync", fail)
 
-    if not is_refused:
-        require_honest(tmp_path, is_shared=False)
-        return
-    with pytest.raises(InputError, match="cannot be used"):
+    with pytest.raises(InputError, match="cannot be used") if is_refused else nullcontext():
         require_honest(tmp_path, is_shared=False)
 
 
