@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import pty
 import re
 import signal
 import socket
@@ -20,7 +21,7 @@ from models.contract import FindingState
 from node import config
 from node.outputs.vocabulary import STATES
 from tests.paths import REPOSITORY
-from tests.support import films, peers
+from tests.support import films
 from tests.support.service import INTERRUPTIBLE, Service, run_command, settings_for
 
 
@@ -168,21 +169,16 @@ def test_wrong_input_ends_with_2_and_one_clear_line(arguments: tuple[str, ...]) 
         (["node", "--help"], 0),
         (["models.phantoms", "--help"], 0),
         (["node", "explain", "node/commands/films/normal.dcm"], 141),
-        (["node", "check", "SETTINGS"], 141),
         (["node", "status", "nowhere.toml"], 2),
     ],
-    ids=["help", "phantoms", "explain", "check", "an error"],
+    ids=["help", "phantoms", "explain", "an error"],
 )
-def test_a_reader_that_goes_is_no_fault(tmp_path: Path, words: list[str], code: int, unread: str) -> None:
-    path = tmp_path / "node.toml"
-    path.write_text(config.render(settings_for(tmp_path / "node", archive_port=104)), encoding="utf-8")
-    command = [str(path) if word == "SETTINGS" else word for word in words]
+def test_a_reader_that_goes_is_no_fault(words: list[str], code: int, unread: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     error = writing if unread == "both" else subprocess.PIPE
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=REPOSITORY, stdout=writing, stderr=error, text=True, check=False
-    )
+    command = [sys.executable, "-m", *words]
+    done = subprocess.run(command, cwd=REPOSITORY, stdout=writing, stderr=error, text=True, check=False)
     os.close(writing)
     is_told = code == 2 and unread == "output"
     assert done.returncode == (141 if code == 2 and not is_told else code), done.stderr
@@ -231,19 +227,29 @@ def test_ctrl_c_ends_a_reading_with_a_line_and_the_next_goes_on(tmp_path: Path, 
     assert f"{there} done before" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.drill(part="packaging")
-def test_ctrl_c_ends_a_command_of_the_models_with_one_line(tmp_path: Path) -> None:
-    command = [*INTERRUPTIBLE, sys.executable, "-m", "models.phantoms", "phantoms:2000000:9000", "--out", str(tmp_path)]
-    with subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as making:
-        peers.wait_until(lambda: any(tmp_path.iterdir()), what="the first film")
-        making.send_signal(signal.SIGINT)
-        said, told = making.communicate(timeout=30)
-    assert (making.returncode, said, told) == (130, "", "stopped\n")
-
-
 def test_ctrl_c_stops_a_node_in_good_order(tmp_path: Path) -> None:
     with Service(settings_for(tmp_path / "node", archive_port=104)) as node:
         os.kill(node.pid, signal.SIGINT)
 
         assert node.wait_until_dead(limit_seconds=30) == 130
         assert node.logged("service.stopped")
+
+
+@pytest.mark.drill(part="deployment")
+def test_a_node_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(config.render(settings_for(tmp_path / "spool", archive_port=1)), encoding="utf-8")
+    ours, theirs = pty.openpty()
+    command = ["setsid", "--ctty", sys.executable, "-m", "node", "serve", str(path)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        said = b""
+        while b"service.listening" not in said:
+            said += os.read(ours, 10_000)
+        os.close(ours)
+
+        assert said.replace(b"\x1b[2m", b"").startswith(b"20"), "lines for people"
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()

@@ -292,7 +292,7 @@ def test_missing_tls_files_are_named_before_anything_starts(tmp_path: Path) -> N
         assert names == ["destinations[2].tls.certificate", "destinations[2].tls.key"]
 
 
-def test_a_missing_file_broken_toml_and_a_table_of_the_wrong_kind_say_so(tmp_path: Path) -> None:
+def test_a_missing_file_broken_toml_a_misspelt_key_and_a_table_of_the_wrong_kind_say_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name an existing settings file"):
         config.load(tmp_path / "nothing.toml")
     assert "is not valid TOML" in mistakes_in(tmp_path, "[storage")[0]
@@ -302,12 +302,8 @@ def test_a_missing_file_broken_toml_and_a_table_of_the_wrong_kind_say_so(tmp_pat
         ("destinations = [3]", "destinations[1]"),
     ):
         assert name in {line.split(":")[0] for line in mistakes_in(tmp_path, text)}
-
-
-def test_a_misspelt_key_is_answered_with_the_right_one(tmp_path: Path) -> None:
-    found = mistakes_in(tmp_path, GOOD.replace("[storage]", "[storage]\nkepe_days = 3") + "[lisener]\n[zebra]\n")
-
-    assert [line for line in found if "unknown key" in line] == [
+    misspelt = mistakes_in(tmp_path, of_storage("kepe_days = 3") + "[lisener]\n[zebra]\n")
+    assert [line for line in misspelt if "unknown key" in line] == [
         "storage.kepe_days: unknown key; did you mean keep_days?",
         "lisener: unknown key; did you mean listener?",
         "zebra: unknown key; remove it, correct its spelling, or use a newer program",

@@ -25,10 +25,6 @@ CONCEPTS = cast("dict[str, dict[str, dict[str, tuple[str, list[int]]]]]", concep
 OUR_CODES = {"ENLARGED_CM", "LUNG_LESION", "PLEURAL_OTHER", "SUPPORT_DEVICES"}
 
 
-def snake(name: str) -> str:
-    return name.removeprefix("cxp/").lower().replace(" ", "_")
-
-
 def is_in_ps3_16(code: Code) -> bool:
     """Whether pydicom's copy of the standard's tables has the code with that meaning."""
     return any(
@@ -38,13 +34,19 @@ def is_in_ps3_16(code: Code) -> bool:
     )
 
 
-def test_chexpert14_asks_14_pathologies_and_15_regions() -> None:
-    loaded = prompts.load("chexpert14")
+LOADED = prompts.load("chexpert14")
 
-    assert [prompt.key for prompt in loaded.prompts[:14]] == PATHOLOGIES
-    assert [prompt.kind for prompt in loaded.prompts[14:]] == [PromptKind.REGION] * 15
-    assert loaded.name == "chexpert14"
-    assert loaded["no_finding"].kind is PromptKind.NO_FINDING
+
+def test_chexpert14_asks_14_pathologies_and_15_regions_of_a_side_each_where_there_are_two() -> None:
+    assert [prompt.key for prompt in LOADED.prompts[:14]] == PATHOLOGIES
+    assert [prompt.kind for prompt in LOADED.prompts[14:]] == [PromptKind.REGION] * 15
+    assert LOADED.name == "chexpert14"
+    assert LOADED["no_finding"].kind is PromptKind.NO_FINDING
+    sides = {"right": Side.RIGHT, "left": Side.LEFT}
+    for prompt in LOADED.prompts:
+        assert prompt.side is sides.get(prompt.key.partition("_")[0])
+        organ = prompt.site.meaning if prompt.site is not None else ""
+        assert prompt.paired == (prompt.kind is PromptKind.PATHOLOGY and organ in ("Lung", "Pleura"))
 
 
 def test_chexpert14_has_the_published_phrases_in_order() -> None:
@@ -52,39 +54,25 @@ def test_chexpert14_has_the_published_phrases_in_order() -> None:
     if not source.is_file():
         pytest.skip("needs the published prompts beside the repository")
     published = json.loads(source.read_text())
-    loaded = prompts.load("chexpert14")
-
     names, regions = published["class_names/chexpert_14"], published["anatomy_names/cig_rg"]
     positive, negative = published["prompts/chexpert_pos"], published["prompts/chexpert_neg"]
+    keys = [name.removeprefix("cxp/").lower().replace(" ", "_") for name in (*names, *regions)]
+    phrases = [*((positive[name], negative[name]) for name in names)]
+    phrases += [(published["prompts/cig_anat"][name], []) for name in regions]
 
-    assert [prompt.key for prompt in loaded.prompts] == [snake(name) for name in (*names, *regions)]
-    for name in names:
-        assert list(loaded[snake(name)].phrases) == positive[name]
-        assert list(loaded[snake(name)].negatives) == negative[name]
-    for name in regions:
-        assert list(loaded[snake(name)].phrases) == published["prompts/cig_anat"][name]
+    found = [(prompt.key, (list(prompt.phrases), list(prompt.negatives))) for prompt in LOADED.prompts]
+
+    assert found == [*zip(keys, phrases, strict=True)]
 
 
 def test_every_code_is_standard_but_for_the_listed_ones() -> None:
-    loaded = prompts.load("chexpert14")
-    findings = [prompt.finding for prompt in loaded.prompts if prompt.finding is not None]
-    sites = [prompt.site for prompt in loaded.prompts if prompt.site is not None]
+    findings = [prompt.finding for prompt in LOADED.prompts if prompt.finding is not None]
+    sites = [prompt.site for prompt in LOADED.prompts if prompt.site is not None]
 
     assert {code.value for code in findings if code.scheme == "99CHEX"} == OUR_CODES
     assert {code.value for code in findings if code.scheme != "99CHEX" and not is_in_ps3_16(code)} == NOT_IN_PS3_16
     assert all(is_in_ps3_16(code) for code in sites)
     assert len({code.value for code in findings}) == 13
-
-
-def test_regions_name_their_side_and_paired_findings_do_not() -> None:
-    loaded = prompts.load("chexpert14")
-
-    for prompt in loaded.prompts:
-        named = {Side.RIGHT: "right_", Side.LEFT: "left_"}
-        expected = next((side for side, prefix in named.items() if prompt.key.startswith(prefix)), None)
-        assert prompt.side is expected
-        organ = prompt.site.meaning if prompt.site is not None else ""
-        assert prompt.paired == (prompt.kind is PromptKind.PATHOLOGY and organ in ("Lung", "Pleura"))
 
 
 def test_the_hash_is_that_of_the_file(tmp_path: Path) -> None:

@@ -61,21 +61,15 @@ def test_only_a_present_finding_that_may_not_wait_for_hours_is_critical(state: F
     assert not vocabulary.is_critical(samples.finding(samples.EFFUSION, state=state))
 
 
-@given(written=WRITTEN, waited=st.floats(2.0, CRITICAL_SECONDS - 2.0))
-def test_a_critical_output_overtakes_all_of_the_last_day(written: float, waited: float) -> None:
-    assert delivery_place(written, CRITICAL) < delivery_place(written - waited, ROUTINE)
-
-
-@given(written=WRITTEN, waited=st.floats(CRITICAL_SECONDS, 1e8), priority=st.sampled_from((CRITICAL, ROUTINE)))
-def test_no_output_is_overtaken_for_longer_than_a_day(written: float, waited: float, priority: OutputPriority) -> None:
-    assert delivery_place(written, ROUTINE) <= delivery_place(written + waited, priority)
-
-
-@given(moments=st.lists(WRITTEN, min_size=2, max_size=2).map(sorted), priority=st.sampled_from((CRITICAL, ROUTINE)))
-def test_among_equals_what_was_written_first_is_sent_first(moments: list[float], priority: OutputPriority) -> None:
-    first, last = moments
-
-    assert 1 <= delivery_place(first, priority) <= delivery_place(last, priority) <= 2**31 - 1
+@given(written=WRITTEN, share=st.floats(0.0, 1.0), longer=st.floats(0.0, 1e8))
+def test_a_critical_output_overtakes_those_of_the_last_day_and_none_that_waited_longer(
+    written: float, share: float, longer: float
+) -> None:
+    within = 2.0 + share * (CRITICAL_SECONDS - 4.0)  # places are whole seconds
+    assert delivery_place(written, CRITICAL) < delivery_place(written - within, ROUTINE)
+    for priority in (CRITICAL, ROUTINE):
+        assert delivery_place(written, ROUTINE) <= delivery_place(written + CRITICAL_SECONDS + longer, priority)
+        assert 1 <= delivery_place(written, priority) <= delivery_place(written + longer, priority) <= 2**31 - 1
 
 
 def test_the_report_on_a_critical_film_comes_first_and_without_one_all_are_routine(
@@ -199,37 +193,18 @@ SECONDS = st.floats(0.0, 86400.0)
 ARRIVED, MINUTE = datetime(2026, 1, 1, tzinfo=UTC), timedelta(minutes=1)
 
 
-@given(arrived=MOMENTS, waited=SECONDS, stat_seconds=SECONDS, is_stat=st.booleans())
-def test_a_study_past_the_head_start_is_overtaken_by_no_other(
-    arrived: datetime, waited: float, stat_seconds: float, is_stat: bool
+@given(arrived=MOMENTS, waited=SECONDS, stat_seconds=st.floats(2.0, 86400.0), part=st.floats(0.0, 1.0))
+def test_an_urgent_study_overtakes_all_within_the_head_start_and_no_other(
+    arrived: datetime, waited: float, stat_seconds: float, part: float
 ) -> None:
-    later = arrived + timedelta(seconds=stat_seconds + waited)
-    newcomer = queue_place(later, is_stat=is_stat, stat_seconds=stat_seconds)
+    def place(seconds: float, *, is_stat: bool) -> int:
+        """The place of a study that came so many seconds later."""
+        return queue_place(arrived + timedelta(seconds=seconds), is_stat=is_stat, stat_seconds=stat_seconds)
 
-    routine = queue_place(arrived, is_stat=False, stat_seconds=stat_seconds)
-
-    assert routine <= newcomer  # in the same place, the one that was queued first
-
-
-@given(arrived=MOMENTS, stat_seconds=st.floats(2.0, 86400.0), part=st.floats(0.0, 1.0))
-def test_an_urgent_study_overtakes_all_within_the_head_start(
-    arrived: datetime, stat_seconds: float, part: float
-) -> None:
-    before = timedelta(seconds=part * (stat_seconds - 2.0))  # places are whole seconds
-    routine = queue_place(arrived - before, is_stat=False, stat_seconds=stat_seconds)
-
-    assert queue_place(arrived, is_stat=True, stat_seconds=stat_seconds) < routine
-
-
-@given(arrival=MOMENTS, other=MOMENTS, stat_seconds=SECONDS, is_stat=st.booleans())
-def test_among_equals_the_one_that_came_first_is_read_first(
-    arrival: datetime, other: datetime, stat_seconds: float, is_stat: bool
-) -> None:
-    moments = sorted((arrival, other))
-
-    first, last = (queue_place(moment, is_stat=is_stat, stat_seconds=stat_seconds) for moment in moments)
-
-    assert first <= last
+    assert place(part * (stat_seconds - 2.0), is_stat=True) < place(0.0, is_stat=False)  # places are whole seconds
+    for is_stat in (False, True):
+        assert place(0.0, is_stat=False) <= place(stat_seconds + waited, is_stat=is_stat)
+        assert place(0.0, is_stat=is_stat) <= place(waited, is_stat=is_stat), "among equals who came first"
 
 
 def test_every_place_is_one_that_the_engine_takes() -> None:

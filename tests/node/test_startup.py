@@ -1,4 +1,4 @@
-"""What starts fast stays fast: help and version come without the large libraries, a model opens without the compiler.
+"""What starts fast stays fast: help and version come without the large libraries.
 
 Modules are counted, not seconds: an import that slips in fails here on a slow machine and on a fast one.
 """
@@ -9,7 +9,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -22,8 +21,6 @@ FOLDERS = ("node", "models", "export", "language")
 
 # Each of these takes from a fifth of a second to two seconds.
 LARGE = set("dbos highdicom matplotlib onnx onnxruntime pydicom pynetdicom scipy sklearn sqlalchemy torch".split())
-# PyTorch's compiler, and what only that needs: 1.5 s.
-COMPILER = {"sympy", "torch._dynamo", "torch._inductor", "torch.fx.experimental.symbolic_shapes"}
 
 
 def runnable() -> list[str]:
@@ -95,45 +92,6 @@ def test_films_are_of_people_unless_the_caller_says_otherwise(command: list[str]
     options = program._parser().parse_args([*command, "--model", "model"])
 
     assert (options.population, options.uncalibrated, options.sentences) == ("real", "review", "checked")
-
-
-@pytest.mark.drill(part="packaging")
-@pytest.mark.parametrize("engine", ["onnx", "torch"])
-def test_a_film_is_read_without_the_compiler_of_torch(
-    tmp_path: Path, phantom_model: Path, chest_film: Path, engine: str
-) -> None:
-    program = (
-        "import json, sys; from node.__main__ import main; assert main(sys.argv[1:]) == 0; "
-        "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
-    )
-    done = python(program, "read", chest_film, "--model", phantom_model, "--out", tmp_path, "--engine", engine)
-
-    assert done.returncode == 0, done.stderr
-    assert list(tmp_path.glob("*/sr.dcm"))
-    assert COMPILER & set(json.loads(done.stderr.splitlines()[-1])) == set()
-
-
-COMPUTING = """
-import os, sys, time, numpy, torch
-from pathlib import Path
-from models.engines.opening import open_engine
-count = lambda: len(os.listdir('/proc/self/task'))
-torch.set_num_threads(2)
-before = count()
-engine = open_engine(Path(sys.argv[1]), engine='torch', threads=2)
-ids = engine.write(numpy.random.default_rng(3).standard_normal((90, 128), dtype=numpy.float32))
-end = time.monotonic() + 10
-while count() > before and time.monotonic() < end: time.sleep(0.01)
-print(len(ids), count() - before)
-"""
-
-
-@pytest.mark.drill(part="runtimes")
-def test_no_thread_that_computed_stays(phantom_model: Path) -> None:
-    # More helpers of OpenMP than cores slow down all products of few rows. PyTorch indexes few rows without helpers.
-    done = python(COMPUTING, phantom_model)
-
-    assert (done.returncode, done.stdout) == (0, "90 0\n"), done.stderr
 
 
 @pytest.mark.drill(part="packaging")

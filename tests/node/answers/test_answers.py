@@ -58,31 +58,24 @@ def ask(text: str, film: Film) -> str:
          Query(topic=Topic.PRESENCE, findings=("pleural_effusion", "pneumothorax"))),
         ("Left or right?", Query(topic=Topic.SIDE, side=Side.BILATERAL)),
         ("Tip of the line?", Query(topic=Topic.FREE, prompt="Tip of the line")),
-        ("edema of the lungs", Query(topic=Topic.PRESENCE, findings=("edema",))),
         ("a pacemaker?", Query(topic=Topic.PRESENCE, findings=("support_devices",), prompt="pacemaker")),
         ("collapsed lung",
          Query(topic=Topic.PRESENCE, findings=("atelectasis", "pneumothorax"), prompt="collapsed lung")),
-        ("where is the consolidation", Query(topic=Topic.PLACE, findings=("consolidation",))),
         ("What's in the right base?",
          Query(topic=Topic.REGION, regions=("right_lower_lung_zone",), side=Side.RIGHT)),
         ("is the heart normal?", Query(topic=Topic.REGION, regions=("cardiac_silhouette",), judges=True)),
-        ("any ptx", Query(topic=Topic.PRESENCE, findings=("pneumothorax",))),
         ("RLL consolidation?",
          Query(topic=Topic.PRESENCE, findings=("consolidation",), regions=("right_lower_lung_zone",), side=Side.RIGHT)),
         ("ETT position?",
          Query(topic=Topic.PLACE, findings=("support_devices",), prompt="ETT position", judges=True)),
         ("anything acute?", Query(topic=Topic.NORMAL, judges=True)),
         ("Lt base", Query(topic=Topic.REGION, regions=("left_lower_lung_zone",), side=Side.LEFT)),
-        ("opacities?", Query(topic=Topic.PRESENCE, findings=("lung_opacity",))),
-        ("heart size", Query(topic=Topic.PRESENCE, findings=("cardiomegaly",))),
         ("CTR", Query(topic=Topic.PRESENCE, findings=("cardiomegaly",))),
         ("both clavicles",
          Query(topic=Topic.REGION, regions=("right_clavicle", "left_clavicle"), side=Side.BILATERAL)),
         ("effusion here?", Query(topic=Topic.PRESENCE, findings=EFFUSION)),
         ("what is in this region", Query(topic=Topic.NOTHING)),
-        ("list the findings", Query(topic=Topic.LIST)),
         ("is the effusion larger?", Query(topic=Topic.COMPARE, findings=EFFUSION)),
-        ("compare with the previous film", Query(topic=Topic.COMPARE)),
         ("Is there a hiatal hernia on the left?",
          Query(topic=Topic.FREE, side=Side.LEFT, prompt="hiatal hernia on the left")),
         ("large effusion", Query(topic=Topic.FREE, prompt="large effusion")),
@@ -97,15 +90,11 @@ REJECT_ADD: dict[str, tuple[str, ...]] = {"findings": ("pneumonia",), "denied": 
 SPOKEN: dict[str, tuple[Topic, dict[str, tuple[str, ...]]]] = {
     # Prompts of RaDialog's instructions, and of CheXagent's tasks
     "List all the finding in this report.": (Topic.LIST, {}),
-    "What findings can be identified from this report?": (Topic.LIST, {}),
-    "Is there evidence of pneumonia in the report?": (Topic.PRESENCE, {"findings": ("pneumonia",)}),
     "Is there any pneumonia?": (Topic.PRESENCE, {"findings": ("pneumonia",)}),
     "Is the patient's heart healthy?": (Topic.REGION, {"regions": ("cardiac_silhouette",)}),
     "Does the patient have any abnormalities in the osseous structures?": (Topic.NORMAL, {}),
     "Are there any abnormalities in the lungs?": (Topic.REGION, {"regions": LUNGS}),
     "Explain this report in very easy terms, such that a child would understand.": (Topic.SUMMARY, {}),
-    "Summarize this report with bullet points.": (Topic.SUMMARY, {}),
-    "Provide a short summary of the most important points in this chest x-ray report.": (Topic.SUMMARY, {}),
     "The patient also has pneumonia, correct the report.": (Topic.CORRECT, {"findings": ("pneumonia",)}),
     "There is no edema, please adapt the report accordingly.": (Topic.CORRECT, {"denied": ("edema",)}),
     "I disagree with the generated report, I think the patient has pneumonia, but does not have edema. "
@@ -114,9 +103,6 @@ SPOKEN: dict[str, tuple[Topic, dict[str, tuple[str, ...]]]] = {
     "Why do you think the patient has pneumonia?": (Topic.PLACE, {"findings": ("pneumonia",)}),
     "Write a radiology report.": (Topic.SUMMARY, {}),
     "Which view is this?": (Topic.VIEW, {}),
-    # Ours
-    "AP or PA?": (Topic.VIEW, {}),
-    "why?": (Topic.PLACE, {}),
     "there is also a left pleural effusion": (Topic.CORRECT, {"findings": EFFUSION}),
     "you missed the pneumothorax": (Topic.CORRECT, {"findings": ("pneumothorax",)}),
     "no pneumonia": (Topic.CORRECT, {"denied": ("pneumonia",)}),
@@ -157,14 +143,12 @@ def test_readers_words_are_answered_and_no_sentence_is_a_prompt(text: str) -> No
     ],
 )
 def test_a_correction_is_proposed_and_never_made(text: str, kinds: dict[str, CorrectionKind]) -> None:
-    query, film = understand(text, PROMPTS), film_with_effusion()
-
-    reply = answer(query, film)
+    query = understand(text, PROMPTS)
+    reply = answer(query, film_with_effusion())
 
     assert {each.prompt: each.kind for each in reply.corrections} == kinds
     assert reply.text.startswith("To confirm: ") is bool(kinds)
-    assert for_network(query, reply, PROMPTS) is None
-    assert reply.boxes == ()
+    assert (for_network(query, reply, PROMPTS), reply.boxes) == (None, ())
 
 
 @pytest.mark.parametrize(
@@ -205,24 +189,18 @@ def test_a_correction_may_name_a_side() -> None:
         assert (query.topic, query.findings) == (Topic.CORRECT, EFFUSION), place
 
 
-@pytest.mark.parametrize(
-    ("findings", "texts"),
-    [
-        ("cardiomegaly", "size of the heart; width of heart; heart too big; the heart enlarged; a wide heart"),
-        ("atelectasis pneumothorax", "lungs collapsed; collapsed lung"),
-        (
-            "support_devices",
-            "ng tube; og line; feeding tube; et tube; tracheal tube; tracheostomy tube; nasogastric tube; "
-            "chest drain; orogastric tube; endotracheal tube; central line; venous catheter; picc line; "
-            "dialysis catheter; ett; ngt; ogt; cvc; cvl",
-        ),
-    ],
-)
-def test_findings_in_other_words_are_known(findings: str, texts: str) -> None:
-    for text in texts.split("; "):
-        query = understand(f"{text}?", PROMPTS)
+def test_findings_in_other_words_are_known() -> None:
+    for findings, texts in {
+        ("cardiomegaly",): "size of the heart; width of heart; heart too big; the heart enlarged; a wide heart",
+        ("atelectasis", "pneumothorax"): "lungs collapsed; collapsed lung",
+        ("support_devices",): "ng tube; og line; feeding tube; et tube; tracheal tube; tracheostomy tube; chest drain; "
+        "nasogastric tube; orogastric tube; endotracheal tube; central line; venous catheter; picc line; "
+        "dialysis catheter; ett; ngt; ogt; cvc; cvl",
+    }.items():
+        for text in texts.split("; "):
+            query = understand(f"{text}?", PROMPTS)
 
-        assert (query.topic, query.findings) == (Topic.PRESENCE, tuple(findings.split()))
+            assert (query.topic, query.findings) == (Topic.PRESENCE, findings), text
 
 
 def test_every_finding_and_region_is_known_by_each_of_its_names() -> None:
@@ -454,7 +432,6 @@ MISSED = "Pulmonary edema is not reported (below threshold, may have been missed
         ("mirrored", "effusion?", wording.CAUTIONS[Note.MIRRORED]),
         ("mirrored", "summarize", wording.CAUTIONS[Note.MIRRORED]),
         ("both sides", "left base?", "1 of 2 boxes lies in the left lower lung zone."),
-        ("both sides", "lungs?", "All 2 boxes lie in the right lower lung zone and left lower lung zone."),
         ("effusion", "Anything on the right side?", "The box lies in the right lower lung zone."),
         ("effusion", "Anything on the left side?", "may reach into the left side of the chest."),
         ("effusion", "left lung?", "may reach into the left lung."),

@@ -80,50 +80,30 @@ def kept(file: Path) -> int:
     return file.read_bytes().count(b"\n")
 
 
-def test_a_file_holds_a_message_a_line_and_goes_on_after_a_restart(tmp_path: Path) -> None:
-    file = tmp_path / "audit.log"
+def test_a_file_holds_a_message_a_line_goes_on_after_a_restart_and_when_it_is_renamed(tmp_path: Path) -> None:
+    file, moved = tmp_path / "audit.log", tmp_path / "audit.log.1"
     file.write_bytes(b"<85>1 cut off")
     with trail_to(file) as trail:
         view(trail, 1, 2)
     with trail_to(file) as trail:
         view(trail, 3)
+        wait_until(lambda: kept(file) == 4, what="the message")
+        file.rename(moved)
+        view(trail, 4)
 
-    first, *rest = file.read_text(encoding="utf-8").splitlines()
+    first, *rest = moved.read_text(encoding="utf-8").splitlines()
     assert first == "<85>1 cut off"
     assert studies(rest) == [1, 2, 3]
-
-
-def test_a_renamed_file_is_followed_by_a_new_one(tmp_path: Path) -> None:
-    file = tmp_path / "audit.log"
-    with trail_to(file) as trail:
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        view(trail, 1)
-        wait_until(lambda: file.stat().st_size > 0, what="a first message")
-        file.rename(tmp_path / "audit.log.1")
-        view(trail, 2)
-
-    assert studies(file.read_text(encoding="utf-8").splitlines()) == [2]
-
-
-def test_a_file_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path, archive_port=104)
-    nowhere = AuditSettings(file=tmp_path / "nowhere" / "audit.log")
-
-    with (
-        pytest.raises(InputError, match=r"audit\.file .* cannot be written \(No such file or directory\)"),
-        recording(replace(settings, audit=nowhere), Metrics(), executor="node"),
-    ):
-        pass
+    assert studies(file.read_text(encoding="utf-8").splitlines()) == [4]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_messages_outlast_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
+    folder, metrics = tmp_path / "folder", Metrics()
     folder.mkdir()
-    metrics = Metrics()
     with trail_to(folder / "audit.log", metrics) as trail:
         folder.rename(tmp_path / "gone")
-        view(trail, 1)
-        view(trail, 2)
+        view(trail, 1, 2)
         folder.mkdir()
         wait_until(lambda: (folder / "audit.log").exists(), what="a new file")
 
@@ -133,22 +113,18 @@ def test_messages_outlast_a_disk_that_fails_for_a_while(tmp_path: Path) -> None:
 
 def test_what_a_disk_refuses_for_long_is_counted_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.audit.trail._MOST_KEPT_BACK", 500)
-    folder = tmp_path / "folder"
+    folder, metrics, noted = tmp_path / "folder", Metrics(), 0
     folder.mkdir()
-    metrics = Metrics()
-    with capture_logs() as said, trail_to(folder / "audit.log", metrics) as trail:
+    file = folder / "audit.log"
+    with capture_logs() as said, trail_to(file, metrics) as trail:
         folder.rename(tmp_path / "gone")
-        noted = 0
         while not lost(metrics):
             view(trail, *range(noted, noted + 1000))
             noted += 1000
         folder.mkdir()
-        wait_until(
-            lambda: (folder / "audit.log").exists() and kept(folder / "audit.log") + (lost(metrics) or 0) == noted,
-            what="what was not lost",
-        )
+        wait_until(lambda: file.exists() and kept(file) + (lost(metrics) or 0) == noted, what="what was not lost")
 
-    numbers = studies((folder / "audit.log").read_text(encoding="utf-8").splitlines())
+    numbers = studies(file.read_text(encoding="utf-8").splitlines())
     assert numbers == sorted(numbers)
     stopped, resumed = said
     assert (stopped["event"], resumed["event"]) == ("audit.stopped", "audit.resumed")
@@ -197,9 +173,10 @@ def test_messages_are_synced_and_written_by_one_process_at_a_time(
     assert synced[-1] == file.stat().st_size > 0
 
 
-def test_log_events_below_the_level_become_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = settings_for(tmp_path, archive_port=104)
-    file = tmp_path / "audit.log"
+def test_log_events_below_the_level_become_messages_or_the_start_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, file = settings_for(tmp_path, archive_port=104), tmp_path / "audit.log"
     log.configure(form="json", level="error")
 
     with recording(replace(settings, audit=AuditSettings(file=file)), Metrics(), executor="node"):
@@ -210,6 +187,12 @@ def test_log_events_below_the_level_become_messages(tmp_path: Path, capsys: pyte
     assert studies(written.splitlines()) == [1]
     assert "Doe" not in written
     assert capsys.readouterr().out == ""
+    nowhere = replace(settings, audit=AuditSettings(file=tmp_path / "nowhere" / "audit.log"))
+    with (
+        pytest.raises(InputError, match=r"audit\.file .* cannot be written \(No such file or directory\)"),
+        recording(nowhere, Metrics(), executor="node"),
+    ):
+        pass
 
 
 def told(messages: Sequence[str]) -> Counter[tuple[str | None, ...]]:

@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 import ssl
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,12 +16,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from node import config
-from node.config import AlertsSettings, WebhookSettings
+from node.config import AlertsSettings, Settings, WebhookSettings
 from node.errors import ConfigError, RetryLater
 from node.health import alerts
 from node.health.alerts import Alert, Alerts, AlertState, due, noted, post_alert, told
 from node.health.checks import Trouble
-from node.store import files
 from tests.support import films, peers
 from tests.support.certificates import Authority
 from tests.support.service import Service, settings_for
@@ -151,10 +149,6 @@ def no_room(_descriptor: int) -> None:
     raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def wait_for_state(directory: Path) -> None:
-    peers.wait_until((directory / alerts.FILE).is_file, what="the state on disk")
-
-
 Send = Callable[[Alert], None]
 
 
@@ -221,7 +215,7 @@ def test_of_several_processes_one_sends_the_alert_while_the_disk_is_not_writable
         watched.wait_for_sent(1)
         watched.wait_for_looks(20)
         assert alerts.read(tmp_path) == {}
-    wait_for_state(tmp_path)
+    peers.wait_until((tmp_path / alerts.FILE).is_file, what="the state on disk")
     watched.wait_for_looks(20)
     watched.found.clear()
     watched.wait_for_sent(2)
@@ -232,97 +226,31 @@ def test_of_several_processes_one_sends_the_alert_while_the_disk_is_not_writable
     assert watched.sent == ["begun the disk is full", "ended the disk is full"]
 
 
-def test_another_process_sends_the_alerts_of_one_that_ended_while_the_disk_was_not_writable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "fsync", no_room)
-
-    for _ in range(2):
-        run(tmp_path, [FULL], lambda _alert: None, "alert.sent")
-
-
-@pytest.mark.parametrize("failure", ["read-only", "no room for the lock", "directory gone", "state not readable"])
+@pytest.mark.parametrize("failure", ["no lock", "state not readable"])
 def test_the_alert_of_a_failing_disk_is_sent_though_the_lock_or_the_state_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    directory, watched, opened = tmp_path / "node", Watched(FULL), os.open
+    watched, state, opened = Watched(FULL), tmp_path / alerts.FILE, os.open
 
     def fail(path: Path | str, flags: int, mode: int = 0o777) -> int:
-        if failure == "read-only" and flags & (os.O_RDWR | os.O_WRONLY):
+        if failure == "no lock" and flags & os.O_CREAT:
             raise OSError(errno.EROFS, "read-only file system")
-        if failure == "no room for the lock" and flags & os.O_CREAT:
-            raise OSError(errno.ENOSPC, "no space left on device")
         return opened(path, flags, mode)
 
-    if failure != "directory gone":
-        directory.mkdir()
     if failure == "state not readable":
-        (directory / alerts.FILE).mkdir()
+        state.mkdir()
     with monkeypatch.context() as disk:
         disk.setattr(os, "open", fail)
-        running = watched.start(directory)
+        running = watched.start(tmp_path)
         watched.wait_for_sent(1)
-    directory.mkdir(exist_ok=True)
     if failure == "state not readable":
-        (directory / alerts.FILE).rmdir()
-    wait_for_state(directory)
+        state.rmdir()
+    peers.wait_until(state.is_file, what="the state on disk")
     watched.found.clear()
     watched.wait_for_sent(2)
     running.close()
 
     assert watched.sent == ["begun the disk is full", "ended the disk is full"]
-
-
-def test_a_state_in_memory_is_dropped_while_another_process_has_the_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watched, attempts, failing, opened = Watched(FULL), list[str](), threading.Event(), os.open
-
-    def fail(path: Path | str, flags: int, mode: int = 0o777) -> int:
-        if threading.current_thread().name == "alerts" and flags & os.O_CREAT:
-            attempts.append(str(path))
-            if failing.is_set():
-                raise OSError(errno.EROFS, "read-only file system")
-        return opened(path, flags, mode)
-
-    failing.set()
-    monkeypatch.setattr(os, "open", fail)
-    running = watched.start(tmp_path)
-    watched.wait_for_sent(1)
-    with files.try_lock(tmp_path / "told-troubles.lock") as is_free:
-        assert is_free
-        failing.clear()
-        before = len(attempts)
-        peers.wait_until(lambda: len(attempts) > before + 2, what="attempts to take the lock")
-        watched.found.clear()
-    watched.wait_for_looks(5)
-    running.close()
-
-    assert watched.sent == ["begun the disk is full"]
-
-
-def test_a_process_that_is_closed_while_it_sends_keeps_its_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, answer = threading.Event(), threading.Event()
-
-    def send(_alert: Alert) -> None:
-        begun.set()
-        answer.wait(60.0)
-
-    def is_free() -> bool:
-        with files.try_lock(tmp_path / "told-troubles.lock") as free:
-            return free
-
-    running = Alerts(tmp_path, lambda: [FULL], send, after_seconds=0.05)
-    assert begun.wait(60.0)
-    with monkeypatch.context() as patience:
-        patience.setattr(threading.Thread, "join", lambda _thread, timeout: None)
-        running.close()
-
-    assert not is_free()
-    answer.set()
-    peers.wait_until(is_free, what="the end of the turn")
 
 
 def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
@@ -402,26 +330,20 @@ def test_a_webhook_that_does_not_take_it_or_is_away_is_asked_later() -> None:
     assert (len(house.posts), other.posts) == (4, [])
 
 
-@pytest.mark.parametrize(
-    ("table", "complaint"),
-    [
-        ({}, "alerts.webhook: is missing; add it"),
-        ({"webhook": {"url": "http://example.org/x", "token_file": "t"}}, "a token is sent over TLS only"),
-        ({"webhook": {"url": "ftp://example.org"}}, "must be https"),
-    ],
-)
-def test_alerts_that_cannot_be_sent_safely_are_refused(table: dict[str, object], complaint: str) -> None:
-    callers = [{"ae_title": "A", "hosts": ["192.0.2.1"]}]
+def test_alerts_that_cannot_be_sent_safely_are_refused_and_the_path_of_a_webhook_is_not_shown() -> None:
+    def parsed(table: dict[str, object]) -> Settings:
+        callers = [{"ae_title": "A", "hosts": ["192.0.2.1"]}]
+        return config.parse({"storage": {"directory": "x"}, "listener": {"callers": callers}, "alerts": table})
 
-    with pytest.raises(ConfigError, match=complaint):
-        config.parse({"storage": {"directory": "x"}, "listener": {"callers": callers}, "alerts": table})
-
-
-def test_the_path_of_a_webhook_is_not_shown(tmp_path: Path) -> None:
-    hook = WebhookSettings(url="https://chat.example.org/services/T0/SECRET")
-    settings = replace(settings_for(tmp_path, archive_port=104), alerts=AlertsSettings(webhook=hook))
-
-    assert 'url = "https://chat.example.org/***"' in config.render(settings)
+    for webhook, complaint in (
+        (None, "alerts.webhook: is missing; add it"),
+        ({"url": "http://example.org/x", "token_file": "t"}, "a token is sent over TLS only"),
+        ({"url": "ftp://example.org"}, "must be https"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            parsed({} if webhook is None else {"webhook": webhook})
+    rendered = config.render(parsed({"webhook": {"url": "https://chat.example.org/services/T0/SECRET"}}))
+    assert 'url = "https://chat.example.org/***"' in rendered
 
 
 @pytest.mark.drill(part="peers")

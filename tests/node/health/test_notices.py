@@ -221,19 +221,29 @@ def test_a_notice_whose_sending_cannot_be_noted_is_not_sent_each_second(tmp_path
     assert folders(tmp_path) == ["waiting", "waiting"]
 
 
-def test_a_finding_of_a_film_that_came_again_waits_for_its_answer(tmp_path: Path) -> None:
+def test_a_finding_waits_for_the_answer_to_a_film_that_came_again_and_stands_while_no_file_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spool = Spool(tmp_path)
     lateral, film = (
         films.keep(spool, films.as_another(films.thumbnail(), name, study="pair")).instance
         for name in ("lateral", "frontal")
     )
+
+    def stands() -> bool | None:
+        return is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS)
+
+    def failing(_study: str) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
     keep_answer(spool, lateral)
     keep_answer(spool, film, replace(samples.finding(samples.PNEUMOTHORAX), sentence=None))
-    assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is True
+    assert stands() is True
     again = films.as_another(films.thumbnail(), "frontal", study="pair")
     films.keep(spool, films.changed(again, {"PatientID": "P-9"}))
-
-    assert is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS) is None
+    assert stands() is None
+    monkeypatch.setattr(spool, "readings", failing)
+    assert stands() is True
 
 
 def test_a_finding_on_a_film_that_the_archive_rejected_stands_no_more_even_if_it_comes_again(tmp_path: Path) -> None:
@@ -245,20 +255,6 @@ def test_a_finding_on_a_film_that_the_archive_rejected_stands_no_more_even_if_it
     films.keep(spool, films.thumbnail({"PatientID": "P-9"}))
 
     assert is_still_critical(spool, study, "pneumothorax", PROMPTS) is False
-
-
-def test_a_finding_stands_while_no_file_of_its_study_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spool = Spool(tmp_path)
-    study = films.keep(spool, films.thumbnail()).instance.study_uid
-
-    def failing(_study: str) -> None:
-        raise OSError(errno.EIO, "the disk fails")
-
-    monkeypatch.setattr(spool, "readings", failing)
-
-    assert is_still_critical(spool, study, "pneumothorax", PROMPTS) is True
 
 
 def reject(spool: Spool, film: Instance, *, is_released: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from pydicom.dataset import Dataset
 
 from node.config import CorrectionsSettings, QuestionsSettings, Settings
 from node.jobs.executor import Client
@@ -35,10 +36,7 @@ def test_a_node_killed_right_after_success_or_without_its_databases_still_delive
     with archive.down(), Service(settings) as second:
         second.wait_for("study.finished", count=2)
         second.wait_for("delivery.delayed")
-        asked = {"questions": [{"prompt": "Edema"}]}
-        _, answer = second.ask("POST", f"/api/v1/films/{film.SOPInstanceUID}/questions", asked)
-        question = cast(list[dict[str, str]], answer["questions"])[0]["id"]
-        assert second.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202
+        send_an_answer(second, film)
         second.wait_for("answer.written")
         assert second.stop() == 0
     for database in settings.storage.directory.glob("*.sqlite*"):
@@ -47,22 +45,25 @@ def test_a_node_killed_right_after_success_or_without_its_databases_still_delive
     with Service(settings) as third:
         archive.wait_for_kept(6)
         third.wait_for("delivery.sent", count=6)
-        studies = [
-            cast(str, line["uid"])
-            for line in cast(list[dict[str, object]], third.ask("GET", "/api/v1/studies")[1]["studies"])
-        ]
+        _, listed = third.ask("GET", "/api/v1/studies")
         assert third.stop() == 0
 
     assert len(archive.kept) == 6
+    studies = [line["uid"] for line in cast(list[dict[str, object]], listed["studies"])]
     assert film.StudyInstanceUID in studies and len(studies) == 2
 
 
+def send_an_answer(node: Service, film: Dataset) -> None:
+    """Ask a node about a film, and have it send the answer."""
+    _, answer = node.ask("POST", f"/api/v1/films/{film.SOPInstanceUID}/questions", {"questions": [{"prompt": "Edema"}]})
+    question = cast(list[dict[str, str]], answer["questions"])[0]["id"]
+    assert node.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202
+
+
 @pytest.mark.drill(part="kills")
-def test_a_failing_disk_ends_the_process_and_nothing_is_lost(
-    tmp_path: Path, archive: ReceivingArchive, settings: Settings
-) -> None:
+def test_a_failing_disk_ends_the_process_and_nothing_is_lost(archive: ReceivingArchive, settings: Settings) -> None:
     film = films.thumbnail()
-    in_the_way = tmp_path / "node" / "studies" / film.StudyInstanceUID / "readings"
+    in_the_way = settings.storage.directory / "studies" / film.StudyInstanceUID / "readings"
     with Service(settings) as first:
         in_the_way.parent.mkdir(parents=True)
         in_the_way.write_text("no folder", encoding="utf-8")
@@ -113,18 +114,16 @@ def test_a_node_that_loses_its_databases_goes_on_from_the_spool(archive: Receivi
     read, new, awaited = (films.as_another(films.thumbnail(), name, study=name) for name in ("read", "new", "awaited"))
     square = region(awaited, "POLYLINE", [2, 3, 20, 3, 20, 30, 2, 30, 2, 3])
     asking = report(awaited, group(finding("edema"), square))
-    settings = replace(settings, questions=QuestionsSettings(ae_titles=("TESTER",)))
-    settings = replace(settings, corrections=CorrectionsSettings(quiet_seconds=3.0))
-    path = f"/api/v1/films/{read.SOPInstanceUID}"
+    asks, corrects = QuestionsSettings(ae_titles=("TESTER",)), CorrectionsSettings(quiet_seconds=3.0)
+    settings = replace(settings, questions=asks, corrections=corrects)
     with archive.down(), Service(settings) as first:
         assert peers.send(asking, port=first.dicom_port) == 0
         first.wait_for("study.finished")  # the question waits for its film
         first.read(read)
         first.wait_for("delivery.delayed")
-        _, answer = first.ask("POST", f"{path}/questions", {"questions": [{"prompt": "Edema"}]})
-        question = answer["questions"][0]["id"]  # type: ignore[index]  # a list of objects
-        assert first.ask("POST", f"/api/v1/questions/{question}/send")[0] == 202
-        assert first.ask("POST", f"{path}/corrections", {"kind": "reject", "prompt": "atelectasis"})[0] == 202
+        send_an_answer(first, read)
+        rejecting = {"kind": "reject", "prompt": "atelectasis"}
+        assert first.ask("POST", f"/api/v1/films/{read.SOPInstanceUID}/corrections", rejecting)[0] == 202
         assert peers.send(new, port=first.dicom_port) == 0
         first.kill()
     for database in settings.storage.directory.glob("*.sqlite*"):

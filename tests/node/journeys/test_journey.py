@@ -6,6 +6,7 @@ import dataclasses
 import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydicom import dcmread
@@ -18,7 +19,7 @@ from node.settings.destinations import DicomDestination, Hl7Destination
 from tests.support import films, mllp, peers
 from tests.support.committing import Answer, Committing, report
 from tests.support.mllp import InformationSystem, Mood
-from tests.support.orthanc import Orthanc
+from tests.support.orthanc import Orthanc, beside_node
 from tests.support.peers import ReceivingArchive
 from tests.support.service import Service, run_command, settings_for, settings_with
 
@@ -33,27 +34,14 @@ ORDER = "\r".join(
 )
 
 
-def tracking_uids(report: Dataset) -> set[str]:
-    """Every tracking UID (112040, DCM) of a report."""
-    found = set()
-    for item in report.iterall():
-        if item.keyword == "UID":
-            found.add(str(item.value))
-    return found
-
-
 @pytest.mark.parametrize("engine", ["onnx", pytest.param("torch", marks=pytest.mark.drill(part="runtimes"))])
 def test_two_films_come_back_as_reports_and_overlays(
     tmp_path: Path, phantom_model: Path, opacity_film: Path, engine: str
 ) -> None:
     first, second = dcmread(opacity_film), films.as_another(dcmread(opacity_film), "second")
+    model = ModelSettings(directory=phantom_model, engine=engine)
     with peers.ReceivingArchive() as archive:
-        settings = settings_for(
-            tmp_path / "node",
-            archive_port=archive.port,
-            model=ModelSettings(directory=phantom_model, engine=engine),
-            quiet_seconds=1.0,
-        )
+        settings = settings_for(tmp_path / "node", archive_port=archive.port, model=model, quiet_seconds=1.0)
         with Service(settings, scripted=False) as service:
             assert peers.send_all([first, second], port=service.dicom_port) == [0, 0]
             archive.wait_for_kept(5, limit_seconds=120)
@@ -64,12 +52,18 @@ def test_two_films_come_back_as_reports_and_overlays(
     assert (len(reports), len(states)) == (3, 2)  # a report on each film, and one on the study
     assert len({report.SeriesInstanceUID for report in reports}) == 3
     for answer in answers:
-        assert answer.StudyInstanceUID == first.StudyInstanceUID
-        assert answer.PatientID == first.PatientID
+        assert (answer.StudyInstanceUID, answer.PatientID) == (first.StudyInstanceUID, first.PatientID)
         assert answer.SeriesDescription.endswith(" - RESEARCH, NOT FOR DIAGNOSIS")
-    shown = {str(graphic.TrackingUID) for state in states for graphic in _findings_drawn(state)}
-    assert shown
-    assert shown <= {uid for report in reports for uid in tracking_uids(report)}
+    drawn = {str(item.value) for state in states for item in state.iterall() if item.keyword == "TrackingUID"}
+    told = {str(item.value) for report in reports for item in report.iterall() if item.keyword == "UID"}
+    assert drawn
+    assert drawn <= told
+
+
+def status_of(service: Service) -> dict[str, Any]:
+    """What `node status` says."""
+    found: dict[str, Any] = json.loads(run_command("status", service.settings_path, "--json").stdout)
+    return found
 
 
 def test_an_archive_that_was_down_gets_everything_afterwards(archive: ReceivingArchive, settings: Settings) -> None:
@@ -77,34 +71,31 @@ def test_an_archive_that_was_down_gets_everything_afterwards(archive: ReceivingA
         with archive.down():
             peers.send(films.thumbnail(), port=service.dicom_port)
             service.wait_for("delivery.delayed")
-            answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
-            assert answer["deliveries"]["archive"]["paused"] is True
+            assert status_of(service)["deliveries"]["archive"]["paused"] is True
         archive.wait_for_kept(2)
         service.wait_for("delivery.sent", count=2)
         service.wait_for("destination.back")
         took = [service.logged(event)[0] for event in ("film.decided", "study.finished", "delivery.sent")]
-        answer = json.loads(run_command("status", service.settings_path, "--json").stdout)
+        said = status_of(service)
 
-    assert all(line["study"] == films.thumbnail().StudyInstanceUID for line in took)
+    assert {line["study"] for line in took} == {films.thumbnail().StudyInstanceUID}
     assert all(0 < float(str(line["seconds"])) < 60 for line in took)
-    assert answer["ready"] is True
-    assert answer["deliveries"]["archive"] == {
+    assert said["ready"] is True
+    assert said["deliveries"]["archive"] == {
         "waiting": 0, "sending": 0, "sent": 2, "parked": 0, "committed": 0, "paused": False
     }  # fmt: skip
 
 
 @pytest.mark.drill(part="processes")
 def test_parked_deliveries_go_out_after_retry(archive: ReceivingArchive, settings: Settings) -> None:
-    first, second = (films.as_another(films.thumbnail(), name, study=name) for name in "ab")
+    first, second = study(1), study(2)
     with Service(settings) as service:
         archive.refuse(0xC000)
         for film in (first, second):
             peers.send(film, port=service.dicom_port)
         service.wait_for("delivery.parked", count=4)
-        parked = json.loads(run_command("status", service.settings_path, "--json").stdout)["parked"]
-        assert sorted((entry["study"], entry["stage"]) for entry in parked) == sorted(
-            2 * [(film.StudyInstanceUID, "deliver archive") for film in (first, second)]
-        )
+        parked = [(entry["study"], entry["stage"]) for entry in status_of(service)["parked"]]
+        assert sorted(parked) == sorted(2 * [(film.StudyInstanceUID, "deliver archive") for film in (first, second)])
         archive.accept()
 
         for which, film in (((first.StudyInstanceUID,), first), (("--destination", "archive"), second)):
@@ -122,15 +113,6 @@ def test_parked_deliveries_go_out_after_retry(archive: ReceivingArchive, setting
             assert (done.returncode, said in done.stdout + done.stderr) == (code, True)
 
 
-def _findings_drawn(state: Dataset) -> list[Dataset]:
-    return [
-        graphic
-        for annotation in state.GraphicAnnotationSequence
-        for graphic in annotation.get("GraphicObjectSequence", [])
-        if "TrackingUID" in graphic
-    ]
-
-
 def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patient(tmp_path: Path) -> None:
     moods = iter((Mood.DROP_AFTER, Mood.ERROR))
     with (
@@ -144,7 +126,7 @@ def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patien
         archive.wait_for_kept(2)
         first, second = system.wait_for_kept(2)
         service.wait_for("delivery.sent", count=3)
-        said = json.loads(run_command("status", service.settings_path, "--json").stdout)
+        said = status_of(service)
         peers.send(films.as_another(films.cut_short(), "broken", study="broken"), port=service.dicom_port)
         service.wait_for("study.finished", count=2)
         metrics = service.metrics()
@@ -152,14 +134,11 @@ def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patien
 
     assert first == second  # kept and not acknowledged, so it came again: the very same
     message = read(first.content)
-    order, reference = (
-        next(message.named("ORC")),
-        [segment for segment in message.named("OBX") if segment.text(2) == "HD"],
-    )
+    order = next(message.named("ORC"))
     assert (order.components(2), order.components(3)) == (("P1", "RIS"), ("F1", "RIS"))
     assert next(message.named("PID")).components(5)[:2] == ("Zyxwvu", "Qrst")
     report = next(received.dataset for received in archive.kept if received.dataset.Modality == "SR")
-    assert [segment.text(5) for segment in reference] == [report.SOPInstanceUID]
+    assert [part.text(5) for part in message.named("OBX") if part.text(2) == "HD"] == [report.SOPInstanceUID]
     assert said["orders"] == {"stat": 1, "asap": 0, "routine": 0}
     assert said["deliveries"]["ris"]["sent"] == 1
     databases = b"".join(path.read_bytes() for path in (tmp_path / "node").glob("*.sqlite*"))
@@ -169,27 +148,9 @@ def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patien
 
 
 # ready, place, plan, read, write, queue, finish, send, send
-SENT = 9
-
-
 def study(number: int) -> Dataset:
     """One film of a study of its own."""
     return films.as_another(films.thumbnail(), f"study {number}", study=f"study {number}")
-
-
-def committing_settings(folder: Path, archive: peers.ReceivingArchive) -> Settings:
-    settings = settings_for(folder / "node", archive_port=archive.port)
-    destinations = tuple(
-        dataclasses.replace(destination, storage_commitment=True)
-        for destination in settings.destinations
-        if isinstance(destination, DicomDestination)
-    )
-    return dataclasses.replace(settings, destinations=destinations)
-
-
-def deliveries_of(settings: Settings) -> dict[str, int]:
-    """What `node status` says of the archive."""
-    return operate.status(settings)["deliveries"]["archive"]
 
 
 def test_a_system_that_answers_a_probe_alone_gets_its_message_later(tmp_path: Path) -> None:
@@ -226,13 +187,18 @@ def test_objects_that_break_every_association_delay_no_other(tmp_path: Path) -> 
 def test_objects_sent_before_a_crash_are_committed_hours_later(tmp_path: Path) -> None:
     committing = Committing(Answer.NEVER)
     with peers.ReceivingArchive(handlers=committing.handlers) as archive:
-        settings = committing_settings(tmp_path, archive)
-        with Service(settings, die_at=SENT) as first:
+        settings = settings_for(tmp_path / "node", archive_port=archive.port)
+        (destination,) = settings.destinations
+        assert isinstance(destination, DicomDestination)
+        settings = dataclasses.replace(
+            settings, destinations=(dataclasses.replace(destination, storage_commitment=True),)
+        )
+        with Service(settings, die_at=9) as first:  # ready, place, plan, read, write, queue, finish, send, send
             assert peers.send(films.thumbnail(), port=first.dicom_port) == 0
             assert first.wait_until_dead() == -9
         with Service(settings) as second:
             (request, *_) = committing.wait_for_requests(1)
-            assert deliveries_of(settings)["sent"] == 2
+            assert operate.status(settings)["deliveries"]["archive"]["sent"] == 2
             assert second.stop() == 0
         with Service(settings) as third:
             assert report(request, port=third.dicom_port, calling_ae="TESTER") is None  # not for others to say
@@ -241,7 +207,7 @@ def test_objects_sent_before_a_crash_are_committed_hours_later(tmp_path: Path) -
             assert third.stop() == 0
 
     assert len(archive.requests) == 2
-    found = deliveries_of(settings)
+    found = operate.status(settings)["deliveries"]["archive"]
     assert (found["sent"], found["committed"], found["parked"]) == (0, 2, 0)
 
 
@@ -263,4 +229,31 @@ def test_orthanc_commits_to_its_objects_though_it_is_no_caller(tmp_path: Path) -
             assert peers.send(films.lateral(), port=node.dicom_port, calling_ae=orthanc.ae_title) is None  # no films
             assert node.stop() == 0
 
-        assert deliveries_of(settings)["committed"] == orthanc.count(films.thumbnail().StudyInstanceUID) == 2
+        committed = operate.status(settings)["deliveries"]["archive"]["committed"]
+        assert committed == orthanc.count(films.thumbnail().StudyInstanceUID) == 2
+
+
+def test_a_film_that_an_orthanc_routes_gets_report_and_overlay_in_its_study(tmp_path: Path, chest_film: Path) -> None:
+    with beside_node(tmp_path) as (orthanc, settings), Service(settings) as service:
+        orthanc.upload(chest_film)
+        orthanc.wait_for_count(3)
+
+        (study,) = orthanc.study_uids()
+        found = orthanc.instances(study)
+        assert sorted(instance.Modality for instance in found) == ["CR", "PR", "SR"]
+        assert {instance.PatientID for instance in found} == {films.rg1().PatientID}
+        orthanc.upload(chest_film)
+        for result in found:  # as a sender that routes everything back
+            assert peers.send(result, port=service.dicom_port, calling_ae=orthanc.ae_title) == 0x0000
+        results = [instance.SOPInstanceUID for instance in found if instance.Modality != "CR"]
+        peers.wait_until(
+            lambda: (
+                {line["sop_instance_uid"] for line in service.lines if line.get("reason") == "left:own_object"}
+                == {*results}
+            ),
+            what="both results are left alone",
+        )
+        service.wait_for("study.finished", count=len(service.logged("study.ready")))
+        assert service.stop() == 0
+        arrived = [arrival.sop_instance_uid for arrival in orthanc.arrivals(calling_ae="CHEX")]
+        assert sorted(arrived) == sorted(results), "neither the film nor the results are answered again"

@@ -8,9 +8,7 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -54,29 +52,6 @@ def test_a_film_finds_the_memory_of_the_last_one() -> None:
     assert kept[0] > 1000
     assert max(kept[1:]) < 100
     assert min(given_back) > 1000
-
-
-def c_library(monkeypatch: pytest.MonkeyPatch, **functions: Callable[..., object]) -> None:
-    """Give the program a C library of these functions, and of `madvise`, which release_pages calls."""
-    named = ctypes.CDLL
-    ours = SimpleNamespace(madvise=lambda *_: 0, **functions)
-
-    def opened(name: str | None, mode: int = ctypes.DEFAULT_MODE) -> object:
-        return ours if name is None else named(name, mode)
-
-    monkeypatch.setattr(ctypes, "CDLL", opened)
-
-
-@pytest.mark.parametrize("engine", ["onnx", "torch"])
-def test_an_opened_model_returns_what_only_its_opening_needed(
-    phantom_model: Path, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    c_library(monkeypatch, malloc_trim=calls.append)
-
-    open_engine(phantom_model, engine=engine)
-
-    assert len(calls) == (2 if engine == "onnx" else 1), "once more after the graphs of ONNX Runtime"
 
 
 def test_embeddings_of_prompts_stay_in_their_file(phantom_model: Path) -> None:

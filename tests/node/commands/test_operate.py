@@ -1,4 +1,7 @@
-"""Callers, destinations and prompts that a running node takes from its changed settings, or refuses as a whole."""
+"""Callers, destinations and prompts that a running node takes from its changed settings, or refuses as a whole.
+
+And deliveries that a person ends, because their destination is gone for good.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -18,9 +21,10 @@ from typing import cast
 import pytest
 
 from node import config
-from node.commands.operate import reload
+from node.commands.operate import abandon, reload, render, status
 from node.config import Caller, ModelSettings, Settings
 from node.dicom.identity import VERSION
+from node.domain import Delivery, DeliveryState
 from node.errors import InputError
 from node.jobs import processes
 from node.jobs.processes import Process, Role, lock_path, path_of
@@ -28,9 +32,11 @@ from node.read import prompts
 from node.read.model import open_reader
 from node.service.running import needs_restart
 from node.settings.destinations import DestinationTable, DicomDestination
-from node.store import files
+from node.store import database, files
+from node.store.ledger import Ledger
 from tests.support import films, peers
 from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
 from tests.support.spoken import PROMPTS
 
@@ -298,3 +304,53 @@ def test_the_shipped_model_looks_at_prompts_before_they_are_used(phantom_model: 
         with pytest.raises(InputError, match=said):
             reader.prepare(replace(PROMPTS, prompts=changed))
     reader.prepare(replace(PROMPTS, prompts=(*others, first)))
+
+
+def delivery(destination: str, uid: str) -> Delivery:
+    return Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """Of a node that stands; its one destination is called archive."""
+    settings = settings_for(tmp_path / "node", archive_port=1)
+    settings.storage.directory.mkdir()
+    if request.param == "sqlite":
+        return settings
+    postgres: Postgres = request.getfixturevalue("postgres")
+    return on_database(settings, postgres.url)
+
+
+@pytest.fixture
+def ledger(settings: Settings) -> Iterator[Ledger]:
+    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+        yield ledger
+
+
+def test_abandon_ends_what_is_open_for_a_removed_destination_and_spares_a_configured_one_unless_forced(
+    settings: Settings, ledger: Ledger
+) -> None:
+    open_states = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
+    for number, state in enumerate((*open_states, DeliveryState.SENT, DeliveryState.COMMITTED)):
+        ledger.set_delivery(delivery("gone", f"1.{number}"), state, attempts=1)
+    ledger.set_sent(delivery("gone", "1.9"), attempts=1, awaits_commitment=True)
+    ledger.set_delivery(delivery("archive", "1.0"), DeliveryState.PARKED, attempts=1)
+
+    assert abandon(settings, "gone") == 4
+    assert abandon(settings, "gone") == 0
+    with pytest.raises(InputError, match=r"still in the settings; remove it there .* or add --force"):
+        abandon(settings, "archive")
+    with pytest.raises(InputError, match="there are no deliveries to it"):
+        abandon(settings, "archvie")
+
+    assert ledger.overview().deliveries == {
+        ("gone", "abandoned"): 3, ("gone", "sent"): 2, ("gone", "committed"): 1, ("archive", "parked"): 1
+    }  # fmt: skip
+    assert ledger.open_deliveries() == []
+    assert not ledger.is_delivered("1")
+    content = status(settings)
+    assert [parked.stage for parked in ledger.parked()] == ["deliver archive"]
+    assert (content["ready"], content["abandoned"]) == (False, {"gone": 3}), "no process runs"
+    assert "destination gone: abandoned 3" in render(content, zone=settings.site.zone)
+    assert abandon(settings, "archive", force=True) == 1
+    assert ledger.is_delivered("1")
