@@ -22,7 +22,7 @@ import pytest
 
 from node import config
 from node.commands.operate import abandon, reload, render, status
-from node.config import Caller, ModelSettings, Settings
+from node.config import Caller, Settings
 from node.dicom.identity import VERSION
 from node.domain import Delivery, DeliveryState
 from node.errors import InputError
@@ -35,7 +35,7 @@ from node.settings.destinations import DestinationTable, DicomDestination
 from node.store import database, files
 from node.store.ledger import Ledger
 from tests.support import films, peers
-from tests.support.peers import LOOPBACK, ReceivingArchive
+from tests.support.peers import LOOPBACK
 from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
 from tests.support.spoken import PROMPTS
@@ -90,22 +90,35 @@ def test_a_refused_caller_and_a_moved_archive_are_used_after_a_good_reload(tmp_p
             archive.wait_for_kept(2)
             second.wait_for_kept(1)
 
-            write_set(tmp_path / "own.toml", "2", RENAMED)
-            renamed = replace(settings.model, prompts=str(tmp_path / "own.toml"))
-            write(node.settings_path, replace(changed, model=renamed))
+            own = replace(settings.model, prompts=str(tmp_path / "own.toml"), uncompared="accept")
+            for said, change in WRONG.items():
+                write_set(tmp_path / "own.toml", "2", change)
+                write(node.settings_path, replace(changed, model=own, destinations=()))
+                refused = run_command("reload", node.settings_path)
+                assert (refused.returncode, said in refused.stderr) == (2, True)
+            sha256 = write_set(tmp_path / "own.toml", "2", RENAMED)
+            write(node.settings_path, replace(changed, model=replace(own, uncompared="refuse")))
             refused = run_command("reload", node.settings_path)
-            write(node.settings_path, replace(changed, model=replace(renamed, uncompared="accept")))
-            taken = run_command("reload", node.settings_path)
             assert (refused.returncode, "was never compared, with these prompts" in refused.stderr) == (2, True)
+
+            (tmp_path / "hold").touch()  # the scripted reader waits
+            held, last = (films.as_another(films.thumbnail(), name, study=name) for name in ("held", "last"))
+            assert peers.send(held, port=node.dicom_port) == 0
+            node.wait_for_line(
+                lambda line: (line["event"], line.get("study")) == ("study.ready", held.StudyInstanceUID)
+            )
+            write(node.settings_path, replace(changed, model=own))
+            taken = run_command("reload", node.settings_path)
             assert taken.stdout == "node: model.prompts, model.uncompared in use\n", taken.stderr
-            assert 'prompts="own 2"' in node.metrics()
-            last = films.as_another(films.thumbnail(), "last", study="last")
+            (tmp_path / "hold").unlink()
+            assert f'cxr_build_info{{model="scripted 1",prompts="own 2",version="{VERSION}"}} 1.0' in node.metrics()
             node.read(last)
-            archive.wait_for_kept(4)
-            second.wait_for_kept(2)
-            *_, report = second.kept
-            assert report.dataset.StudyInstanceUID == last.StudyInstanceUID
-            assert b"Water in the lung is seen here." in report.content
+            archive.wait_for_kept(6)
+            second.wait_for_kept(3)
+            reports = {str(kept.dataset.StudyInstanceUID): kept.content for kept in second.kept}
+            for text in (b"Water in the lung is seen here.", f"prompt set own 2 (sha256 {sha256})".encode()):
+                found = [text in reports[film.StudyInstanceUID] for film in (held, last)]
+                assert found == [False, True], "a round that has begun keeps its prompts"
             _, asked = node.ask("GET", "/api/v1/prompts")
             assert "Water in the lung" in cast(list[str], asked["suggestions"])
             place = f"/api/v1/studies/{last.StudyInstanceUID}/films/{last.SOPInstanceUID}/questions"
@@ -248,47 +261,6 @@ WRONG = {
     "own.toml: Illegal character": ('key = "edema"', 'key = "edema'),
     "prompt edema: this model never learned: unlearned": ('phrases = ["Edema"]', 'phrases = ["unlearned"]'),
 }
-
-
-@pytest.mark.drill(part="processes")
-def test_a_wrong_set_is_refused_and_a_good_one_is_used_from_the_next_round(tmp_path: Path) -> None:
-    path = tmp_path / "own.toml"
-    first = write_set(path, "1")
-    model = ModelSettings(uncompared="accept", prompts=str(path))
-    with ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "node", archive_port=archive.port, model=model)
-        with Service(settings) as node:
-            destination = settings.destinations[0]
-            assert isinstance(destination, DicomDestination)
-            write(node.settings_path, replace(settings, destinations=(replace(destination, name="other"),)))
-            for said, change in WRONG.items():
-                write_set(path, "2", change)
-                refused = run_command("reload", node.settings_path)
-                assert (refused.returncode, said in refused.stderr) == (2, True)
-            write(node.settings_path, settings)
-            write_set(path, "1")
-            (tmp_path / "hold").touch()
-            assert peers.send(films.as_another(films.thumbnail(), "held", study="held"), port=node.dicom_port) == 0
-            node.wait_for("study.ready")
-            second = write_set(path, "2", RENAMED)
-
-            done = run_command("reload", node.settings_path)
-            (tmp_path / "hold").unlink()
-            assert peers.send(films.as_another(films.thumbnail(), "next", study="next"), port=node.dicom_port) == 0
-            node.wait_for("delivery.sent", count=4)
-
-            assert (done.returncode, done.stdout) == (0, "node: model.prompts in use\n"), done.stderr
-            reports = [kept.content.decode(errors="replace") for kept in archive.kept if kept.dataset.Modality == "SR"]
-            assert [set(re.findall(r"prompt set (own \d \(sha256 \w+\))", report)) for report in reports] == [
-                {f"own 1 (sha256 {first})"},
-                {f"own 2 (sha256 {second})"},
-            ]
-            assert ["Water in the lung is seen here." in report for report in reports] == [False, True]
-            assert node.logged("delivery.sent")[0]["destination"] == "archive", "the rest of the file was refused"
-            assert node.logged("prompts.reloaded")[0]["prompts"] == "own 2"
-            assert f'cxr_build_info{{model="scripted 1",prompts="own 2",version="{VERSION}"}} 1.0' in node.metrics()
-            assert run_command("reload", node.settings_path).stdout == "node: nothing has changed\n"
-            assert node.stop() == 0
 
 
 def test_the_shipped_model_looks_at_prompts_before_they_are_used(phantom_model: Path) -> None:
