@@ -12,10 +12,9 @@ import os
 import shutil
 import socket
 import ssl
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -521,54 +520,26 @@ def test_root_is_told_that_it_sees_more_than_the_node(settings: Settings) -> Non
     assert by_name(check_storage(settings)) == {"storage": OK, "storage owner": NOTE}
 
 
-@contextmanager
-def answering(said: bytes) -> Iterator[int]:
-    """A program that says this to whoever connects; its port."""
-    with socket.create_server((peers.LOOPBACK, 0)) as server:
-
-        def answer() -> None:
-            with suppress(OSError):
-                while True:
-                    connection, _ = server.accept()
-                    with connection:
-                        connection.sendall(said)
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-def leave_running(settings: Settings, **ports: int) -> None:
-    """Leave the file of a node that runs, or was killed, which names its ports."""
-    content = files.to_json({"executor": "node", **ports})
-    files.write(settings.storage.directory / "running.json", content)
-
-
-def test_an_unready_node_holds_its_ports_and_a_dead_one_does_not(settings: Settings) -> None:
+def test_an_unready_node_holds_its_ports_and_a_dead_one_or_another_program_does_not(settings: Settings) -> None:
     with socket.create_server((peers.LOOPBACK, 0)) as listener:
         port = listener.getsockname()[1]
-        with answering(b"HTTP/1.0 503 It still opens its model\r\n\r\n") as http_port:
-            leave_running(settings, http_port=http_port, dicom_port=port)
-            here = replace(settings, listener=replace(settings.listener, port=port), http=HttpSettings(port=http_port))
+        with web_archive() as pages:
+            running = {"executor": "node", "http_port": pages.port, "dicom_port": port}
+            files.write(settings.storage.directory / "running.json", files.to_json(running))
+            http = HttpSettings(port=pages.port)
+            here = replace(settings, listener=replace(settings.listener, port=port), http=http)
+            pages.status = 503  # it still opens its model
             living, its_ports = by_name(check_storage(here)), by_name(check_ports(here))
             away = replace(here, listener=replace(here.listener, host="192.0.2.1"))  # no address of this machine
             elsewhere = by_name(check_ports(away))
+            pages.closes = True  # another program, on the port of a dead node
+            (stranger,) = processes.states(here.storage, here.http)
         dead, ports = by_name(check_storage(here)), by_name(check_ports(here))
 
     assert living == dead == {"storage": OK, "process node": NOTE}
     assert its_ports == {"port listener": OK, "port http": OK}
     assert elsewhere == ports == {"port listener": FAULT, "port http": OK}
-
-
-def test_another_program_on_a_dead_nodes_port_is_not_the_node(settings: Settings) -> None:
-    with answering(b"220 mail ready\r\n") as port:
-        leave_running(settings, http_port=port)
-
-        (state,) = processes.states(settings.storage, settings.http)
-
-    assert (state.ready, state.answers) == (False, False)
+    assert (stranger.ready, stranger.answers) == (False, False)
 
 
 def test_a_taken_port_and_a_foreign_address_are_faults(settings: Settings) -> None:

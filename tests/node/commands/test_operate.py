@@ -12,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,6 @@ from node.store import database, files
 from node.store.ledger import Ledger
 from tests.support import films, peers
 from tests.support.peers import LOOPBACK
-from tests.support.postgres import Postgres
 from tests.support.service import Service, on_database, run_command, settings_for
 from tests.support.spoken import PROMPTS
 
@@ -282,47 +281,36 @@ def delivery(destination: str, uid: str) -> Delivery:
     return Delivery(destination=destination, study_uid="1", sop_instance_uid=uid, kind="sr")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """Of a node that stands; its one destination is called archive."""
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.drill(part="processes"))])
+def test_abandon_ends_what_is_open_for_a_removed_destination_and_spares_a_configured_one_unless_forced(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str
+) -> None:
     settings = settings_for(tmp_path / "node", archive_port=1)
     settings.storage.directory.mkdir()
-    if request.param == "sqlite":
-        return settings
-    postgres: Postgres = request.getfixturevalue("postgres")
-    return on_database(settings, postgres.url)
-
-
-@pytest.fixture
-def ledger(settings: Settings) -> Iterator[Ledger]:
-    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
-        yield ledger
-
-
-def test_abandon_ends_what_is_open_for_a_removed_destination_and_spares_a_configured_one_unless_forced(
-    settings: Settings, ledger: Ledger
-) -> None:
+    if kind == "postgresql":
+        settings = on_database(settings, request.getfixturevalue("postgres").url)
     open_states = (DeliveryState.WAITING, DeliveryState.SENDING, DeliveryState.PARKED)
-    for number, state in enumerate((*open_states, DeliveryState.SENT, DeliveryState.COMMITTED)):
-        ledger.set_delivery(delivery("gone", f"1.{number}"), state, attempts=1)
-    ledger.set_sent(delivery("gone", "1.9"), attempts=1, awaits_commitment=True)
-    ledger.set_delivery(delivery("archive", "1.0"), DeliveryState.PARKED, attempts=1)
+    with closing(Ledger(database.open_ledger(settings.storage))) as ledger:
+        for number, state in enumerate((*open_states, DeliveryState.SENT, DeliveryState.COMMITTED)):
+            ledger.set_delivery(delivery("gone", f"1.{number}"), state, attempts=1)
+        ledger.set_sent(delivery("gone", "1.9"), attempts=1, awaits_commitment=True)
+        ledger.set_delivery(delivery("archive", "1.0"), DeliveryState.PARKED, attempts=1)
 
-    assert abandon(settings, "gone") == 4
-    assert abandon(settings, "gone") == 0
-    with pytest.raises(InputError, match=r"still in the settings; remove it there .* or add --force"):
-        abandon(settings, "archive")
-    with pytest.raises(InputError, match="there are no deliveries to it"):
-        abandon(settings, "archvie")
+        assert abandon(settings, "gone") == 4
+        assert abandon(settings, "gone") == 0
+        with pytest.raises(InputError, match=r"still in the settings; remove it there .* or add --force"):
+            abandon(settings, "archive")
+        with pytest.raises(InputError, match="there are no deliveries to it"):
+            abandon(settings, "archvie")
 
-    assert ledger.overview().deliveries == {
-        ("gone", "abandoned"): 3, ("gone", "sent"): 2, ("gone", "committed"): 1, ("archive", "parked"): 1
-    }  # fmt: skip
-    assert ledger.open_deliveries() == []
-    assert not ledger.is_delivered("1")
-    content = status(settings)
-    assert [parked.stage for parked in ledger.parked()] == ["deliver archive"]
-    assert (content["ready"], content["abandoned"]) == (False, {"gone": 3}), "no process runs"
-    assert "destination gone: abandoned 3" in render(content, zone=settings.site.zone)
-    assert abandon(settings, "archive", force=True) == 1
-    assert ledger.is_delivered("1")
+        assert ledger.overview().deliveries == {
+            ("gone", "abandoned"): 3, ("gone", "sent"): 2, ("gone", "committed"): 1, ("archive", "parked"): 1
+        }  # fmt: skip
+        assert ledger.open_deliveries() == []
+        assert not ledger.is_delivered("1")
+        content = status(settings)
+        assert [parked.stage for parked in ledger.parked()] == ["deliver archive"]
+        assert (content["ready"], content["abandoned"]) == (False, {"gone": 3}), "no process runs"
+        assert "destination gone: abandoned 3" in render(content, zone=settings.site.zone)
+        assert abandon(settings, "archive", force=True) == 1
+        assert ledger.is_delivered("1")

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import json
-import math
 import subprocess
 import sys
-from pathlib import Path
 
-import onnx
 import pytest
-
-from models.engines.opening import open_engine
-from models.engines.proof import graph_path, weights_path
-from tests.support.processes import mapped_kib
 
 _FAULTS = """
 import json, resource, sys, threading
@@ -52,19 +44,3 @@ def test_a_film_finds_the_memory_of_the_last_one() -> None:
     assert kept[0] > 1000
     assert max(kept[1:]) < 100
     assert min(given_back) > 1000
-
-
-def test_embeddings_of_prompts_stay_in_their_file(phantom_model: Path) -> None:
-    weights = weights_path(graph_path(phantom_model, "encode_prompts"))
-    (rows,) = (
-        weight.dims
-        for weight in onnx.load(graph_path(phantom_model, "encode_prompts"), load_external_data=False).graph.initializer
-        if weight.name == "network.prompt_encoder.tokens.weight"
-    )
-    gc.collect()  # an engine of an earlier test may still have the file
-    before = mapped_kib(weights, counted="Size")
-
-    engine = open_engine(phantom_model, engine="onnx")
-
-    assert engine.name == "onnx"
-    assert 1024 * (mapped_kib(weights, counted="Size") - before) >= 4 * math.prod(rows)
