@@ -204,7 +204,7 @@ def test_what_is_no_readable_frontal_film_cannot_be_asked_about(tmp_path: Path) 
     [
         ([], 0, None),
         ([" "], 0, [(" ", False)]),
-        (["\u200b"], 1, [("\u200b", True)]),
+        (["\u200b"], 1, [("", True)]),
         (["Edema", "Fracture"], 1, None),
         (["Edema"], 2, None),
         (["Edema", "Fracture"], 0, [("Edema", False), ("Fracture", False)]),
