@@ -102,19 +102,21 @@ def test_captures_are_written_where_they_are_asked_for(tmp_path: Path, monkeypat
     assert "study.sr.dcm" in again["outputs"]
 
 
+READ: dict[str, dict[str, object]] = {
+    "a whole header": {},
+    "a NaN window": {"WindowCenter": float("nan"), "WindowWidth": float("nan")},
+    "no date": {"StudyDate": None, "StudyTime": None},
+    "no patient": dict.fromkeys(("PatientID", "PatientName", "PatientBirthDate", "PatientSex")),
+    "a broken date": {"StudyDate": "20041399", "PatientBirthDate": "soon"},
+    "no series": {"SeriesInstanceUID": None, "SeriesNumber": None},
+}
+
+
 def test_every_film_of_a_folder_gets_an_answer_and_own_and_other_objects_none(tmp_path: Path) -> None:
     made: dict[str, tuple[Dataset, tuple[str, str | None]]] = {
         name: (make(), ("not_processed", str(reason))) for name, (make, reason) in films.REFUSED.items()
     }
-    for name, changes in {
-        "a whole header": {},
-        "a NaN window": {"WindowCenter": float("nan"), "WindowWidth": float("nan")},
-        "no date": {"StudyDate": None, "StudyTime": None},
-        "no patient": dict.fromkeys(("PatientID", "PatientName", "PatientBirthDate", "PatientSex")),
-        "a broken date": {"StudyDate": "20041399", "PatientBirthDate": "soon"},
-        "no series": {"SeriesInstanceUID": None, "SeriesNumber": None},
-    }.items():
-        made[name] = films.thumbnail(changes), ("read", None)
+    made |= {name: (films.thumbnail(changes), ("read", None)) for name, changes in READ.items()}
     expected = {}
     for name, (film, answer) in made.items():
         expected[films.as_another(film, name).SOPInstanceUID] = answer
@@ -354,7 +356,7 @@ QUESTION: JsonObject = {
     ],
 )
 def test_an_answer_is_told_in_the_words_of_the_outputs(changes: JsonObject, expected: str) -> None:
-    question = {**QUESTION, "reason": "The whole film is normal.", "notes": ["rotated"], **changes}
+    question: JsonObject = {**QUESTION, "reason": "The whole film is normal.", "notes": ["rotated"], **changes}
     document: JsonObject = {"film": "a.dcm", "questions": [question]}
 
     film, first, *rest = filter(None, ask.in_words(document).splitlines())
