@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from copy import deepcopy
@@ -15,6 +16,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 
+from node.commands import read_files
 from node.commands.explain.film import explain_file
 from node.commands.explain.study import explain_uid
 from node.config import SiteSettings
@@ -96,6 +98,8 @@ COPIED: Final[dict[str, tuple[str, object, str, str]]] = {
     "blanks of a study id": ("StudyID", "S  1", "S  1", "S  1"),
     "blanks of a name": ("PatientName", "van  der  Meer^Jan", "van  der  Meer^Jan", "van  der  Meer"),
     # too long: whole in HL7 or nowhere
+    "a long patient id": ("PatientID", "7" * 70, "", "7" * 70),
+    "a long issuer": ("IssuerOfPatientID", "I" * 65, "", "I" * 65),
     "a long accession number": ("AccessionNumber", LONG, "", LONG),
     "a long study id": ("StudyID", "S" * 17, "", "S" * 17),
     "a long name": ("PatientName", "N" * 65, "", "N" * 65),
@@ -104,6 +108,7 @@ COPIED: Final[dict[str, tuple[str, object, str, str]]] = {
     "a backslash at the end": ("PatientID", ["P-1", ""], "", ""),
     "a tab": ("PatientID", "A\t77", "", ""),
     "two issuers": ("IssuerOfPatientID", ["X", "Y"], "", ""),
+    "two accession numbers": ("AccessionNumber", ["A-1", "A-2"], "", ""),
     "two names": ("PatientName", ["Doe^Jane", "Roe^Richard"], "", ""),
     "a name of six parts": ("PatientName", "a^b^c^d^e^f", "", ""),
     "a control character in a name": ("PatientName", "Doe\x07^Jane", "", ""),
@@ -230,6 +235,7 @@ MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
     "cut at 16 another's": ({"AccessionNumber": LONG}, [order(LONG[:16], "P-2", placer="PL2"), order(LONG)], "PL1"),
     "cut at 16 alone": ({"AccessionNumber": LONG}, [order(LONG[:16])], ""),
     "blanks merged": ({"AccessionNumber": "A  17"}, [order("A 17")], ""),
+    "another case": ({}, [order("a-17")], ""),
     "another patient": ({}, [order(patient="P-2")], ""),
     "another patient by study": ({}, [order("", "P-2", study=STUDY)], ""),
     "another patient after its own": ({}, [order(), order(patient="P-2", placer="PL2")], "PL1"),
@@ -242,6 +248,7 @@ MATCHES: Final[dict[str, tuple[Changes, list[str], str]]] = {
     "same authority": ({"IssuerOfPatientID": "CLINIC"}, [order(patient="P-1^^^CLINIC")], "PL1"),
     "its universal id": ({"IssuerOfPatientID": "1.2.3"}, [order(patient="P-1^^^CLINIC&1.2.3&ISO")], "PL1"),
     "another authority": ({"IssuerOfPatientID": "CLINIC"}, [order(patient="P-1^^^OTHER")], ""),
+    "no authority in the order": ({"IssuerOfPatientID": "CLINIC"}, [order()], "PL1"),
     "no patient on the film": ({"PatientID": None}, [order()], ""),
     "no patient on the film by study": ({"PatientID": None}, [order("", study=STUDY)], ""),
     "two patient ids": ({"PatientID": ["P-1", "P-2"]}, [order()], ""),
@@ -326,6 +333,9 @@ RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "nobody beside one": ({"a": X, "b": NOBODY}, "ab", ""),
     "nobody, with the name in capitals": ({"a": X, "b": {**NOBODY, "PatientName": "XIANG^XU^^"}}, "ab", ""),
     "nobody, with another name": ({"a": X, "b": YILMAZ}, "a", "b"),
+    "nobody, with another date of birth": ({"a": X, "b": {**NOBODY, "PatientBirthDate": "19600101"}}, "a", "b"),
+    "nobody, with another number": ({"a": X, "b": {**NOBODY, "AccessionNumber": "A-2"}}, "a", "b"),
+    "nobody, with one of two numbers": ({"a": X, "b": X2, "c": NOBODY}, "ac b", ""),
     "nobody, without a number": ({"a": X, "b": NOBODY_UNREQUESTED}, "ab", ""),
     "nobody beside two numbers": ({"a": X, "b": X2, "c": NOBODY_UNREQUESTED}, "a b", "c"),
     "nobody, with the name of one of two": ({"a": X, "b": Y, "c": XIANG}, "a b", "c"),
@@ -333,9 +343,11 @@ RULES: Final[dict[str, tuple[Mapping[str, Changes], str, str]]] = {
     "another patient, the same accession number": ({"a": X, "b": {**Y, "AccessionNumber": "A-1"}}, "a b", ""),
     "no number beside one": ({"a": X, "b": UNREQUESTED}, "ab", ""),
     "no number beside two": ({"a": X, "b": X2, "c": UNREQUESTED}, "a b c", ""),
+    "no number of the other patient": ({"a": X, "b": {**Y, "AccessionNumber": ""}}, "a b", ""),
     "numbers in the requests": ({"a": BY_REQUEST_1, "b": BY_REQUEST_2}, "a b", ""),
     "nobody at all": ({"a": NOBODY, "b": NOBODY}, "ab", ""),
     "names alone": ({"a": XIANG, "b": YILMAZ}, "a b", ""),
+    "names alone, and nobody": ({"a": XIANG, "b": YILMAZ, "c": NOBODY}, "a b", "c"),
     "a number that is nobody's, twice": ({"a": ROE, "b": {**DOE, "PatientID": "unknown "}}, "a b", ""),
     "a number that is nobody's beside one": ({"a": X, "b": {**X, "PatientID": "UNKNOWN"}}, "ab", ""),
     "a number that is nobody's beside another": ({"a": X, "b": ROE}, "a", "b"),
@@ -364,6 +376,7 @@ def test_no_object_of_a_patient_names_or_shows_another_also_when_it_is_written_a
     node = Node(tmp_path, "sr", "sr3d", "text", "gsps", "sc", "oru")
     own = {node.receive("x1", **X): "P-1", node.receive("x2", **X): "P-1", node.receive("y1", **Y): "P-2"}
     node.order(order("A-1", "P-9"))
+    node.order(order("A-2", "P-2", placer="PL2"))
     outputs = node.round()
     for counter in ("cxr_orders_unmatched_total", "cxr_studies_divided_total"):
         assert samples_of(node.steps.metrics.registry, counter) == {(): 1.0}
@@ -375,6 +388,7 @@ def test_no_object_of_a_patient_names_or_shows_another_also_when_it_is_written_a
         shown = {patient for uid, patient in own.items() if uid.encode() in films.file_bytes(dataset)}
         assert shown == {dataset.PatientID}
     for message in node.messages(outputs):
+        assert said_in(message, "ORC", 2) == {"P-1": "", "P-2": "PL2"}[said_in(message, "PID", 3)]
         assert {own[name] for name in film_names(message, dict(zip(own, own, strict=True)))} == {
             said_in(message, "PID", 3)
         }
@@ -449,6 +463,7 @@ def test_a_report_replaces_only_reports_on_its_own_patient(node: Node) -> None:
     assert len({dataset.SeriesInstanceUID for dataset in before}) == len(before) == 2
     assert all(parse_header(dataset).is_own for dataset in before)
     of_study = [dataset for dataset in second if dataset.SeriesNumber == 9003]
+    assert {dataset.SeriesInstanceUID for dataset in of_study} == {dataset.SeriesInstanceUID for dataset in before}
     assert [len(replaced(dataset)) for dataset in of_study] == [1] * 4  # each twice: `writers.first_of_series`
     for dataset in second:
         assert {patient_of(first[uid]) for uid in replaced(dataset)} <= {patient_of(dataset)}
@@ -491,6 +506,46 @@ def test_a_rejected_patient_is_withdrawn_beside_one_with_the_number_of_another_i
     assert said_in(withdrawn, "PID", 3, 4) == "WARD"
 
 
+@pytest.mark.parametrize(
+    ("sent", "late"),
+    [({"wrong": Y}, {"right": X}), ({"wrong": Y, "right": X, "unclear": NOBODY}, {})],
+    ids=["it comes again under the right patient", "a parked film may be of the right patient alone by now"],
+)
+def test_films_of_the_right_patient_are_reported_once_the_wrong_one_is_rejected(
+    node: Node, sent: Mapping[str, Changes], late: Mapping[str, Changes]
+) -> None:
+    for name, changes in sent.items():
+        node.receive(name, **changes)
+    wrong = {str(each.SOPInstanceUID) for each in node.objects(node.round(), "sr") if each.PatientID == "P-2"}
+    films.keep(node.spool, highdicom_note(received("wrong", Y)), study_uid=STUDY)
+    for name, changes in late.items():
+        node.receive(name, **changes)
+
+    outputs = node.round()
+
+    messages = [(said_in(message, "PID", 3), said_in(message, "OBR", 25)) for message in node.messages(outputs)]
+    assert messages == [("P-2", "X"), ("P-1", "P")]
+    assert node.ledger.study_state(STUDY) == "finished"
+    reports = node.objects(outputs, "sr")
+    assert {report.PatientID for report in reports} == {"P-1"}
+    assert wrong and wrong.isdisjoint(uid for report in reports for uid in replaced(report))
+
+
+def test_a_film_of_nobodys_number_that_is_anothers_by_now_replaces_no_report(node: Node) -> None:
+    node.receive("film", **ROE)
+    first = node.round()
+    node.receive("film", **{**DOE, "AccessionNumber": ""})
+
+    second = node.round()
+
+    new = [output for output in second if output not in first]
+    assert [replaced(dataset) for dataset in node.objects(new, "sr")] == [[]]
+    old = {str(dataset.SOPInstanceUID) for dataset in node.objects(first, "sr", "gsps")}
+    assert set[str]().union(*map(rejected_uids, node.objects(new, "rejection"))) == old
+    messages = [(said_in(message, "PID", 5), said_in(message, "OBR", 25)) for message in node.messages(new)]
+    assert messages == [("Doe", "P")], "it takes the place of the other: a receiver has both under the same number"
+
+
 def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:
     node.receive("x", **X)
     node.receive("y", **Y)
@@ -506,6 +561,21 @@ def test_a_note_about_two_patients_is_answered_by_two(node: Node) -> None:
         of_patient = [dataset for dataset in notes if dataset.PatientID == patient]
         assert set[str]().union(*map(rejected_uids, of_patient)) == own
     assert {said_in(message, "OBR", 25) for message in node.messages(outputs)} == {"X"}
+
+
+def test_files_of_two_patients_are_read_into_two_reports(tmp_path: Path) -> None:
+    names = {"x1": X, "x2": X, "y1": Y, "y2": Y, "nobody": NOBODY}
+    for name, changes in names.items():
+        (tmp_path / name).write_bytes(films.file_bytes(received(name, changes)))
+    reader = read_files.FileReader(reader=ScriptedReader(), prompts=PROMPTS, zone=ZoneInfo("UTC"))
+
+    [content] = reader.read(read_files.collect([tmp_path / name for name in names]), tmp_path / "out")
+
+    reports = [dcmread(path) for path in (tmp_path / "out" / STUDY).glob("study.*.sr.dcm")]
+    assert sorted(map(patient_of, reports)) == [("P-1", "Xiang^Xu", "A-1"), ("P-2", "Yilmaz^Yasar", "A-2")]
+    found = json.loads(json.dumps(content))
+    assert [film["reason"] for film in found["films"] if film["status"] == "not_processed"] == ["patient_unclear"]
+    assert [len(part) for part in found["parts"]] == [2, 2, 1]
 
 
 def test_pages_and_explain_tell_the_parts_of_a_study(tmp_path: Path) -> None:

@@ -349,6 +349,11 @@ def test_a_film_that_leaves_the_patient_of_others_leaves_their_objects(tmp_path:
         bench.receive(film(name, None, **X))
     first = bench.round()
     bench.receive(film("b", None, **{**X, "PatientID": "P-2"}))
+    plan = bench.steps.plan(STUDY)
+    assert plan is not None
+    once, again = bench.steps.write(plan), bench.steps.write(plan)  # as after a crash in the step
+    assert once is not None and again is not None
+    assert (once.mark.outputs, once.queued.deliveries) == (again.mark.outputs, again.queued.deliveries)
 
     second = bench.round()
 
