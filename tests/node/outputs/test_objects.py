@@ -102,6 +102,7 @@ def objects(of: str) -> list[Dataset]:
 def test_every_object_is_valid_complete_and_has_no_date_of_the_clock(of: str) -> None:
     today = f"{datetime.now(UTC):%Y%m%d}"
 
+    assert objects(of)
     for dataset in objects(of):
         assert validators.dciodvfy(dataset) == []
         assert {"SR": validators.dsrdump, "PR": validators.dcmpschk}.get(dataset.Modality, lambda _: [])(dataset) == []
@@ -415,11 +416,12 @@ def stated_version(dataset: Dataset) -> int:
 
 @pytest.mark.parametrize("kind", VERSIONED)
 def test_each_version_has_a_higher_number_than_those_before(kind: str) -> None:
-    rounds = written_in_turn(*((surer(version),) for version in SEVEN), kinds=(kind,))
+    of_film = [replace(surer(version), ratio=samples.ratio(mm_per_pixel=version / 10)) for version in SEVEN]
+    rounds = written_in_turn(*((film, unread(2)) for film in of_film), kinds=(kind,))
 
     for versions in by_document(rounds).values():
-        if len({str(dataset.SOPInstanceUID) for dataset in versions}) == 1:
-            continue  # the report on the ratio stays as it is
+        if "not drawn" in str(versions[0].get("DerivationDescription", "")):
+            continue  # the picture of the film that was not read stays as it is
         assert len(versions) == 7
         numbers = [int(dataset.InstanceNumber) for dataset in versions]
         assert numbers == sorted(set(numbers))
@@ -478,6 +480,19 @@ def correct(bench: Bench, number: int, kind: CorrectionKind, *, withdraws: int =
     correction = made(kind, number, **names, **what)
     bench.spool.keep_document(correction.study_uid, "corrections", correction.id, encode(correction))
     gathering.release(bench.spool, correction.study_uid, gathering.waiting(bench.spool, correction.study_uid))
+
+
+def test_ohif_shows_the_newest_words_and_none_that_a_reader_took_back(tmp_path: Path) -> None:
+    """It asks the last report of a series whether boxes are drawn, and otherwise shows the text of the first."""
+    bench = Bench(tmp_path, outputs=("text",))
+    bench.receive(FILM)
+    series = bench.objects(bench.round(), "text")
+    for number, kind in enumerate((CorrectionKind.ACCEPT, CorrectionKind.REJECT), 1):
+        correct(bench, number, kind)
+        newest, copied = bench.objects(bench.round(), "text")
+        series = sorted([*series, newest, copied], key=lambda dataset: int(dataset.InstanceNumber))
+        assert (series[0].SOPInstanceUID, series[-1].SOPInstanceUID) == (copied.SOPInstanceUID, newest.SOPInstanceUID)
+        assert said(copied) == said(newest) != said(series[1])
 
 
 @pytest.mark.drill(part="objects")

@@ -406,6 +406,8 @@ def test_states_of_an_answer_and_of_a_film_that_cannot_be_decoded_show_both(tmp_
     for state in (answer.dataset, undecoded):
         assert list(activated(state).values()) == [gsps.OVERLAYS]
         assert state.ShutterShape == "RECTANGULAR"
+    states = [state_of(film, tmp_path) for film in (dark(), dark(plane()), dark(*MARKED))]
+    assert len({str(state.SOPInstanceUID) for state in states}) == 3, "another overlay makes another state"
 
 
 # A picture without a header: what has colors, or cannot be told from a film in gray, is refused in words.
