@@ -78,6 +78,7 @@ def outgoing(**values: str | None) -> Dataset:
         ("7", 7, None),
         ("7 years", 7, None),
         ("130Y", 130, "130Y"),
+        ("131Y", None, None),
         ("-07Y", None, None),
         ("child", None, None),
     ],
@@ -149,6 +150,7 @@ def test_a_date_of_birth_is_read_as_a_person_would(said: str, years: int | None,
         ({"StudyDate": "2024"}, 4),
         ({"StudyDate": "20240601", "PatientBirthDate": "20190229"}, None),
         ({"StudyDate": "20240601", "PatientAge": "002Y"}, 2),
+        ({"StudyDate": "20240601", "PatientAge": "045Y"}, 5),
     ],
 )
 def test_a_date_of_the_film_gives_the_age(dates: Mapping[str, str | None], years: int | None) -> None:

@@ -224,12 +224,18 @@ NUMBERS = {"US": "<H", "SS": "<h", "UL": "<L", "SL": "<l", "FL": "<f", "FD": "<d
 TEXT_VRS = ["CS", "LO", "SH", "UI", "PN", "IS", "DS", "UT", "UC", "OB", "OW", "UN", "AS", "DA"]
 
 
-@pytest.mark.parametrize("vr", [*TEXT_VRS, *NUMBERS])
-def test_a_character_set_under_another_value_representation_stops_no_film(vr: str, tmp_path: Path) -> None:
-    path, keyword, text = tmp_path / "film.dcm", "SpecificCharacterSet", b"ISO_IR 100"
+@pytest.mark.parametrize(
+    ("keyword", "vr"),
+    [
+        *(("SpecificCharacterSet", vr) for vr in (*TEXT_VRS, *NUMBERS)),
+        *(("PatientAge", vr) for vr in ("LO", "DS", "UN")),
+    ],
+)
+def test_text_under_another_value_representation_stops_no_film(keyword: str, vr: str, tmp_path: Path) -> None:
+    path, text = tmp_path / "film.dcm", {"SpecificCharacterSet": b"ISO_IR 100", "PatientAge": b"007Y"}[keyword]
     numbers = [100] if vr != "AT" else [8, 5]
     value = struct.pack(NUMBERS[vr], *numbers) if vr in NUMBERS else text
-    film = films.thumbnail({"SpecificCharacterSet": "ISO_IR 100"})
+    film = films.thumbnail({"SpecificCharacterSet": "ISO_IR 100", "PatientAge": "007Y", "PatientBirthDate": None})
     tag = struct.pack("<HH", *divmod(Tag(keyword), 0x10000))
     head, end = films.file_bytes(film).split(
         tag + dictionary_VR(keyword).encode() + struct.pack("<H", len(text)) + text
@@ -241,7 +247,7 @@ def test_a_character_set_under_another_value_representation_stops_no_film(vr: st
     header = read_header(path)
 
     assert attributes.text(header, "PatientName") == str(film.PatientName)
-    assert parse_header(header).sop_instance_uid == film.SOPInstanceUID
+    assert (parse_header(header).sop_instance_uid, parse_header(header).age_years) == (film.SOPInstanceUID, 7)
     with path.open("rb") as file:
         file.seek(file.read().index(films.body_of(path.read_bytes())))
         assert identify(file, ExplicitVRLittleEndian) == (film.StudyInstanceUID, film.SOPInstanceUID)
@@ -315,6 +321,7 @@ def header(**values: object) -> Dataset:
         ({"PixelSpacing": [0, 0], "PixelSpacingCalibrationType": "GEOMETRY"}, None),
         ({"ImagerPixelSpacing": [0.3, 0.15]}, None),
         ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "1.5"}, (0.2, 0.1)),
+        ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "1"}, (0.3, 0.15)),
         ({"ImagerPixelSpacing": [0.3, 0.15], "EstimatedRadiographicMagnificationFactor": "0.5"}, None),
         (
             {

@@ -194,6 +194,8 @@ def test_a_correction_changes_its_finding_and_what_follows_from_it(
     marks = {Assessment.ADDED: ", added by a reader", Assessment.ACCEPTED: ", confirmed by a reader"}
     if expected[2] in marks:
         assert marks[expected[2]] in " ".join(impression.of_film(answer))
+    if now.sentence is not None and correction.kind is not CorrectionKind.REWORD:
+        assert [each.box for each in answer.sentences[now.sentence].boxes] == expected[3]
     if correction.kind is CorrectionKind.MOVE:
         assert (now.boxes[0].tracking_uid, now.evidence) == (correction.tracking_uid, None)
 

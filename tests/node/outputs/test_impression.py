@@ -183,6 +183,12 @@ def test_nothing_came_near_is_said_only_where_it_is_true(findings: tuple[Finding
         assert ("No prompted finding is reported" in text or "No prompted finding reported" in text) is is_near, name
 
 
+def test_each_critical_finding_has_a_line_of_its_own() -> None:
+    lines = impression.of_film(film(findings=(*(finding(samples.PNEUMOTHORAX) for _ in range(6)), finding())))
+
+    assert [line[:2] for line in lines[:7]] == [*(f"{number}." for number in range(1, 7)), "an"]
+
+
 def ratio_of(hundredths: int, objection: Incomparable | None) -> CardiothoracicRatio:
     return replace(
         samples.ratio(objection=objection),
@@ -254,6 +260,7 @@ CHEST: Mapping[str, Box] = {
     ("box", "zone"),
     [
         (Box(left=105, top=5, right=195, bottom=215), None),  # the whole left chest
+        (Box(left=110, top=70, right=190, bottom=210), None),  # mid and lower zone
         (Box(left=0, top=0, right=200, bottom=220), None),  # both sides
         (Box(left=110, top=115, right=190, bottom=210), "left_lower_lung_zone"),
         (Box(left=130, top=150, right=170, bottom=260), "left_lower_lung_zone"),  # and below the lung
