@@ -147,7 +147,6 @@ def test_a_result_answers_the_order_before_its_film_and_no_line_names_the_patien
         assert secret.encode() not in databases
 
 
-# ready, place, plan, read, write, queue, finish, send, send
 def study(number: int) -> Dataset:
     """One film of a study of its own."""
     return films.as_another(films.thumbnail(), f"study {number}", study=f"study {number}")

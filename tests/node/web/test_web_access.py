@@ -20,7 +20,7 @@ from node.config import Settings
 from node.domain import Delivery, DeliveryState
 from node.errors import ConfigError
 from node.health.checks import Trouble
-from node.settings.http import HttpSettings
+from node.settings.http import HttpSettings, OidcSettings
 from node.store.ledger import open_ledger
 from node.store.spool import Spool
 from node.web import application
@@ -314,9 +314,8 @@ def test_an_audit_event_has_user_and_uids_and_nothing_else_and_a_refusal_not_wha
 
 
 STUDY, BROKEN = "1.2.826.0.1.77", "1.2.826.0.1.78"
-PUBLIC: Final = {"GET /login", "POST /login", "POST /logout"}
+PUBLIC: Final = {"GET /login", "POST /login", "POST /logout", "GET /login/oidc", "GET /login/callback"}
 """Routes that need no user."""
-WHO: Final = "/api/v1/who"
 DOWN: Final = Trouble(kind="destination", name="archive", title="archive is down", message="no connection")
 
 
@@ -358,7 +357,10 @@ def client_as(parts: WebParts, role: Role) -> TestClient:
 def test_every_route_has_a_role_and_one_that_is_in_no_table_is_for_administrators(
     parts: WebParts, tmp_path: Path
 ) -> None:
-    with opened(HttpSettings(password_file=users_in(tmp_path, "ada")), tmp_path) as access:
+    oidc = OidcSettings(
+        issuer="https://sso.example", client_id="x", client_secret_file=tmp_path / "secret", reader_groups=("a",)
+    )
+    with opened(HttpSettings(password_file=users_in(tmp_path, "ada"), oidc=oidc), tmp_path) as access:
         routes = set(routes_of(application.build(parts, access).routes))
     built = application.build(parts)
     built.add_api_route("/new", lambda: "done", methods=["GET"])
