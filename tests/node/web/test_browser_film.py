@@ -169,10 +169,11 @@ def test_films_are_leafed_in_the_order_of_their_series(node: Node, seen: Browsed
 
 
 def test_the_earlier_film_stands_beside_by_a_key_and_is_zoomed_with_the_film(node: Node, seen: Browsed) -> None:
-    earlier, later = (
-        node.read(name=name, PatientID="P-1", **{f"{of}Date": day for of in ("Study", "Acquisition", "Content")})
-        for name, day in (("earlier", "20260101"), ("later", "20260301"))
-    )
+    def taken(name: str, day: str) -> Dataset:
+        dates: dict[str, Any] = {f"{of}Date": day for of in ("Study", "Acquisition", "Content")}
+        return node.read(name=name, PatientID="P-1", **dates)
+
+    earlier, later = taken("earlier", "20260101"), taken("later", "20260301")
     page = opened(seen, later)
     beside, image = page.locator("#earlier"), page.locator("#earlier img")
     expect(beside).to_be_hidden()
@@ -224,6 +225,12 @@ def test_a_file_is_drawn_by_its_shape_and_asked_about_and_nothing_of_it_is_kept(
     assert shape == pytest.approx(2 * film.Rows / film.Columns, rel=0.01)
     assert place_of(page, first) == pytest.approx(stored_place(page, first, film), abs=0.02)
 
+    seen.open("/upload")
+    page.set_input_files("#file", FilePayload(name="notes.txt", mimeType="text/plain", buffer=b"no film"))
+    expect(page.locator("#upload-alert")).to_contain_text("notes.txt: ")
+    expect(page.locator("#upload-alert")).to_contain_text("Choose a frontal chest X-ray as DICOM, PNG or JPEG.")
+    seen.forgive(422)
+
 
 def type_in(page: Page, text: str) -> None:
     """Type a question by keys alone."""
@@ -273,7 +280,14 @@ def test_a_prompt_or_a_box_is_asked_by_keys_and_the_answer_stays_and_is_sent(nod
     expect(page.locator("#drawn")).to_be_hidden()
 
 
-def test_words_are_answered_above_the_field_and_their_boxes_light_up(node: Node, seen: Browsed) -> None:
+def keys_of(page: Page, boxes: str) -> list[str]:
+    """To which findings boxes belong."""
+    return cast(list[str], page.locator(boxes).evaluate_all("rects => rects.map(rect => rect.dataset.key)"))
+
+
+def test_words_are_answered_above_the_field_and_light_their_boxes_as_each_finding_does(
+    node: Node, seen: Browsed
+) -> None:
     film = node.read(name="in words")
     page = opened(seen, film)
     said = node.ask(film, "replies", {"text": "right base?"})
@@ -291,6 +305,13 @@ def test_words_are_answered_above_the_field_and_their_boxes_light_up(node: Node,
     page.locator("#reply .close").click()
     expect(page.locator("#reply")).to_be_empty()
     assert tracked(page, "[data-also]") == tracked(page, ".lit") == set()
+
+    lit, boxes = dict[str, list[str]](), keys_of(page, "#found rect[data-key]")
+    for finding in page.locator(".finding").all():
+        finding.hover()
+        lit[str(finding.get_attribute("data-key"))] = keys_of(page, "rect.lit")
+    assert lit == {key: [key] * boxes.count(key) for key in lit}
+    assert set(boxes) <= set(lit) and len(set(boxes)) > 1
 
 
 def test_another_earlier_film_is_chosen_to_compare_with(node: Node, seen: Browsed) -> None:

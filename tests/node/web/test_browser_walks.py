@@ -131,7 +131,9 @@ def asked_and_drawn(page: Page, film: Dataset) -> None:
         page.keyboard.press("i")
     low, high = map(float, shown.value.headers["x-values"].split())
     assert (low < high, shown.value.headers["x-dark"]) == (True, "low")
+    expect(page.locator('[data-do="invert"]')).to_have_attribute("aria-pressed", "true")
     page.keyboard.press("i")
+    expect(page.locator('[data-do="invert"]')).to_have_attribute("aria-pressed", "false")
 
     page.route("**/corrections", lambda route: route.fulfill(status=202, json={}))
     finding = page.locator(".correct").first
