@@ -528,7 +528,9 @@ def test_an_unready_node_holds_its_ports_and_a_dead_one_or_another_program_does_
     assert (stranger.ready, stranger.answers) == (False, False)
 
 
-def test_a_database_is_good_absent_damaged_or_open_to_others(settings: Settings) -> None:
+def test_a_database_is_good_absent_damaged_or_open_to_others(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger, engine = database.sqlite_files(settings.storage)
     Ledger(database.open_ledger(settings.storage)).close()
 
@@ -545,6 +547,9 @@ def test_a_database_is_good_absent_damaged_or_open_to_others(settings: Settings)
     assert "restart the node" in damaged.message
     assert aside is not None
     assert by_name(check_database(settings))[f"database {aside.name}"] is NOTE
+    Ledger(database.open_ledger(settings.storage)).close()
+    monkeypatch.setattr(database, "_is_whole", lambda _path, mode: mode == "mode=ro")
+    assert database.is_whole(ledger), "what changes meanwhile looks damaged but under its locks"
 
 
 @pytest.mark.drill(part="processes")

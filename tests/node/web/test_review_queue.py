@@ -293,6 +293,8 @@ def test_a_lost_ledger_is_filled_though_a_document_of_one_study_cannot_be_read(n
 
 
 def test_an_older_answer_is_not_shown_in_place_of_a_newer_one_that_is_damaged(node: Finished) -> None:
+    report = films.as_another(films.non_image("SR"), "report", study="second")  # which gets no answer
+    node.read(report)
     ((_, reading),) = node.spool.readings(UNREAD).intact
     (newest,) = answers_of(node)
     node.spool.keep_reading(UNREAD, "older", {**reading, "model": "OLD 1.0"})
@@ -305,14 +307,17 @@ def test_an_older_answer_is_not_shown_in_place_of_a_newer_one_that_is_damaged(no
     os.utime(newest, (0, 0))  # now the damaged one is older
     seen.append(shown(node))
 
-    assert seen == [{str(SECOND.SOPInstanceUID): status} for status in ("read", "answer_unreadable", "read")]
+    assert seen == [
+        {str(SECOND.SOPInstanceUID): status, str(report.SOPInstanceUID): "left_alone"}
+        for status in ("read", "answer_unreadable", "read")
+    ]
     assert is_still_critical(node.spool, UNREAD, "edema", PROMPTS) is False
 
 
 def test_a_finding_does_not_stand_on_a_film_with_a_damaged_answer_if_a_reader_or_the_archive_rejected_it(
     node: Finished,
 ) -> None:
-    def still_critical(key: str = "edema") -> bool:
+    def still_critical(key: str = "edema") -> bool | None:
         return is_still_critical(node.spool, UNREAD, key, PROMPTS)
 
     cut_the_answer(node)

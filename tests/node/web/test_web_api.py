@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from models.progress import quiet
+from node.net.http_connections import Limits
 from node.settings.http import HttpSettings
 from node.web import application, problems, request_body
 from node.web.openapi import describe
@@ -206,16 +208,21 @@ def test_the_description_is_valid_and_made_when_somebody_asks_for_it(
 
 
 def counting() -> FastAPI:
-    """An application that counts a body, and one that parses it."""
+    """An application that counts a body, one that parses it, and one that takes its time with it."""
     made = FastAPI()
     problems.install(made, lambda _request, status, text: Response(text, status_code=status))
-    made.add_middleware(BodyLimit, limits={"/count": 2_000_000})
+    made.add_middleware(BodyLimit, limits={"/count": 2_000_000, "/think": 5_000_000})
 
     @made.post("/count")
     async def count(request: Request) -> list[int]:
         pieces: list[bytes] = []
         await request_body.take(request, pieces.append)
         return [sum(map(len, pieces)), max(map(len, pieces), default=0)]
+
+    @made.post("/think")
+    async def think(request: Request) -> str:
+        await request_body.take(request, lambda _part: time.sleep(0.4))
+        return "done"
 
     @made.post("/parse")
     def parse(content: Annotated[dict[str, str], Body()]) -> int:
@@ -241,3 +248,11 @@ def test_a_body_comes_in_pieces_and_one_that_says_or_turns_out_to_be_too_long_is
     assert (total, largest < 1_500_000) == (1_900_000, True)
     assert [status_of(answer) for answer in (*said, *turned_out)] == [413] * 5
     assert all(problem_of(answer)["title"] for answer in said)
+
+
+def test_a_client_waits_while_the_program_takes_its_time_with_a_body() -> None:
+    limits = Limits(connections=8, header_seconds=0.5, stalled_seconds=0.5, body_bytes=1000)
+    with serving(application=counting(), limits=limits) as served:
+        answer = served.ask(requested("POST", "/think", "Content-Length: 4000000") + b"x" * 4_000_000)
+
+    assert status_of(answer) == 200

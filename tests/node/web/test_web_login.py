@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import os
 import re
 import stat
@@ -19,6 +20,7 @@ import pytest
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
+from node.__main__ import main
 from node.errors import ConfigError, InputError
 from node.settings.http import HttpSettings
 from node.store import files
@@ -325,6 +327,17 @@ def test_the_command_adds_changes_removes_and_lists_users(tmp_path: Path) -> Non
     again = command(path, "ada", "--remove")
     assert (again.returncode, "there is no user" in again.stderr) == (2, True)
     assert command(tmp_path / "nowhere" / "users", "ada", said=typed).returncode == 2
+
+
+def test_the_command_asks_twice_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "users"
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    for again, code in (("another password", 2), (PASSWORD, 0)):
+        typed = iter((PASSWORD, again))
+        monkeypatch.setattr(getpass, "getpass", lambda _asked, typed=typed: next(typed))
+        assert main(["password", str(path), "ada"]) == code
+        assert path.exists() is (code == 0)
+    assert Passwords(path).verify("ada", PASSWORD)
 
 
 def test_a_line_that_is_damaged_or_has_no_known_role_locks_out_its_own_user_only(path: Path) -> None:

@@ -142,6 +142,7 @@ def test_the_last_correction_lets_all_leave_and_is_audited_so(tmp_path: Path, mo
         for body in (rejection, {**rejection, "finish": True}):
             assert client.post(f"/api/v1/films/{uid}/corrections", json=body).status_code == 202
 
+    assert client.post("/api/v1/films/1.2.3/corrections", json=rejection).status_code == 404
     made, seen = ("correction.made", "anna", study, uid), ("corrections.finished", "anna", study, None)
     assert are_last == [False, True]
     audited = [(line["event"], line["user"], line["study"], line.get("sop_instance_uid")) for line in lines]
