@@ -320,6 +320,16 @@ def test_a_film_that_no_stretch_helps_is_not_read(case: str, gray: str) -> None:
     assert refusal(REFUSED[case](), gray) == Reason.UNREADABLE
 
 
+def test_one_bright_pixel_leaves_the_published_picture_its_grays() -> None:
+    good, spoiled = 4095 - stored(), 4095 - stored()
+    spoiled[3, 3] = 65535
+
+    found = load(with_values(spoiled, bits=16, changes=WHOLE), "mimic_jpg")
+
+    assert (found.notes, len(np.unique(found.gray)) > 100) == ((Note.STRETCHED,), True)
+    assert likeness(found.gray, load(with_values(good), "mimic_jpg").gray) > 0.95
+
+
 def picture_file(folder: Path, pixels: npt.NDArray[np.integer], *, suffix: str = "png") -> Path:
     path = folder / f"film.{suffix}"
     Image.fromarray(pixels.astype(np.uint8)).save(path, quality=20)
@@ -496,6 +506,18 @@ def test_meta_elements_inside_a_dataset_are_dropped(syntax: UID, values: Element
         plain = tmp_path / "plain.dcm"
         plain.write_bytes(content)
         assert not has_other_pixels(path, plain)
+
+
+@pytest.mark.parametrize("syntax", PLAIN_SYNTAXES)
+def test_a_wrong_group_length_hides_nothing(syntax: UID, tmp_path: Path) -> None:
+    path, content = tmp_path / "film.dcm", bytearray(in_syntax(syntax))
+    (length,) = struct.unpack("<L", content[140:144])
+    for error in (-60, -17, 6, 9999):
+        content[140:144] = struct.pack("<L", length + error)
+        path.write_bytes(content)
+
+        assert read_header(path).file_meta.TransferSyntaxUID == syntax
+        assert np.array_equal(load(path).gray, load(films.thumbnail()).gray)
 
 
 def in_syntax(syntax: UID) -> bytes:

@@ -196,6 +196,13 @@ def test_a_bare_dataset_is_read(tmp_path: Path) -> None:
     assert np.array_equal(load(path).gray, load(films.thumbnail()).gray)
 
 
+def test_a_truncated_file_keeps_its_header_and_is_not_decoded(tmp_path: Path) -> None:
+    film, content = films.thumbnail(), films.file_bytes(films.thumbnail())
+    path = saved(tmp_path, content[: len(content) * 3 // 5])
+
+    assert (read_header(path).SOPInstanceUID, refusal(path)) == (film.SOPInstanceUID, Reason.UNDECODABLE)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"hello " * 400, bytes(4000), b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8, b"\xff\xd8\xff\xe0" * 99],
