@@ -218,6 +218,13 @@ def test_only_what_passes_by_itself_is_refused_for_a_time(
     assert (admitted.reason, admitted.answer) == (expected, answer)
 
 
+def test_a_caller_is_let_in_up_to_its_own_limit_and_that_of_all() -> None:
+    ward = replace(CALL, calling_aet="WARD", host="192.0.2.2")
+
+    assert reason(ward, open_callers=[WARD, *[SCANNER] * 3]) == "as WARD"
+    assert reason(ward, open_callers=[WARD] * 2) == reason(ward, open_callers=[SCANNER] * 5) == "limit"
+
+
 def test_a_destination_may_report_even_when_the_disk_is_full() -> None:
     archive = Call(calling_aet="ARCHIVE", called_aet="CHEX", host="192.0.2.9")
 

@@ -549,6 +549,13 @@ def test_lossy_jpeg_of_12_bits_is_read_if_it_is_whole(syntax: UID) -> None:
         assert refusal(with_frame(film_of({}), frame[:-lost], syntax)) == Reason.UNDECODABLE
 
 
+def test_real_lossy_jpeg_of_12_bits_shows_what_the_lossless_film_shows() -> None:
+    names = ("JPEGext12", "JPEGlossless")
+    lossy, lossless = (picture_of(films.shared(f"not_chest/RG2_hip_{name}.dcm")) for name in names)
+
+    assert likeness(lossy, lossless) > 0.999
+
+
 @pytest.mark.parametrize("syntax", [HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K])
 @pytest.mark.parametrize("bits", [8, 12, 16])
 def test_high_throughput_jpeg_2000_is_offered_and_read(bits: int, syntax: UID) -> None:
