@@ -7,12 +7,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import cast
+from typing import Literal, cast
 
 import cv2
 import numpy as np
 import pytest
 
+from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation import anatomy
 from models.lab.evaluation.boxes_file import FileFilms, read_films
@@ -151,16 +152,16 @@ def test_what_lines_say_is_as_recorded(tmp_path: Path) -> None:
 def test_gray_values_of_a_prepared_film_stay_as_stored(tmp_path: Path) -> None:
     stored = np.full((200, 200), 90, dtype=np.uint8)
     stored[:50] = 30
-    wants = replace(MANIFEST, gray="mimic_jpg")
 
-    gray = {}
-    for known in ({"gray": "as stored"}, {}):
+    def seen(wanted: Literal["voi", "mimic_jpg"], **known: object) -> FloatArray:
         path = written(tmp_path, **known)
         cv2.imwrite(str(tmp_path / "a.png"), stored)
-        gray[bool(known)] = read_films(path, wants).load(0).gray
+        return read_films(path, replace(MANIFEST, gray=wanted)).load(0).gray
 
-    assert gray[True] == pytest.approx(stored / np.float32(255))
-    assert (gray[False].min(), gray[False].max()) == (0.0, 1.0)
+    for kept in (seen("mimic_jpg", gray="as stored"), seen("voi")):
+        assert kept == pytest.approx(stored / np.float32(255))
+    equalized = seen("mimic_jpg")
+    assert (equalized.min(), equalized.max()) == (0.0, 1.0)
 
 
 def test_training_reads_what_regions_hold(tmp_path: Path) -> None:

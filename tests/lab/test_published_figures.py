@@ -611,7 +611,9 @@ def test_a_box_is_scored_by_what_it_holds(by_weights: bool, factor: float, tempe
 
 
 def test_the_shipped_settings_are_the_published_ones() -> None:
-    of_prompts = DetectionSettings(by_prompts=True, by_weights=False, temperature=0.1, overlap=0.25, merge="suppress")
+    of_prompts = DetectionSettings(
+        by_prompts=True, by_weights=False, temperature=0.1, scales=(), overlap=0.25, merge="suppress"
+    )
 
     assert {
         "vindr": replace(of_prompts, by_weights=True, temperature=0.5),

@@ -472,6 +472,13 @@ def test_a_reply_says_why_it_tells_no_place(
     assert reply.text == f"There is a pleural effusion. The probability is 80 %. {expected}"
 
 
+def test_a_box_on_one_side_reaches_into_no_zone_of_the_other() -> None:
+    reply = replies.answer(questions.understand("left base?", SET), samples.film(findings=(found(UNKNOWN),)))
+
+    zone = "None of the reported boxes lies in the left lower lung zone"
+    assert reply.text == f"{zone}; what is there may have been missed."
+
+
 def found(changes: Mapping[str, object], *, sides_known: bool = True) -> Finding:
     """Code an effusion whose box lies on the right."""
     framing = Framing(columns=1000, rows=1000, square=samples.SQUARE)
