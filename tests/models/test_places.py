@@ -201,6 +201,16 @@ def test_the_first_contradiction_of_a_finding_stays_and_only_what_is_present_bec
     assert film.doubting({1: "other_side"}).states == film.states
 
 
+def test_sentences_are_compared_with_all_that_was_decided() -> None:
+    film = reader_of(ScriptedEngine([0.8], [])).find(LOOK, (EDEMA,), side_of=side_of, zone_of=lambda *_: "lower zone")
+    film = replace(film, has_ratio=True, lateralities={0: "unknown"})
+
+    decided = film.decided()
+
+    names = ("prompts", "states", "measured", "side_of", "zone_of", "lateralities", "has_ratio")
+    assert [getattr(decided, name) for name in names] == [getattr(film, name) for name in names]
+
+
 @dataclass
 class CountingEngine(ScriptedEngine):
     """Counts the sentences that are generated together."""
