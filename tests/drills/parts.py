@@ -52,7 +52,9 @@ PARTS: Final[dict[str, Part]] = {
     "paper": Part(2, "from miniatures of the paper's data sets to its tables", _program("paper_small")),
     "conformance": Part(15, "OHIF, DICOMscope and validators", _program("conformance")),
     "chaos": Part(10, "kills, a full disk, an archive that goes away, under load", _program("chaos")),
-    "soak": Part(30, "good and bad callers: memory, threads and descriptors stay flat", _program("soak")),
+    "soak": Part(
+        30, "good and bad callers, idle HTTP clients: memory, threads, descriptors stay flat", _program("soak")
+    ),
     "sweep": Part(30, "250 phantoms, looked through for contradictions", _program("sweep")),
     "bench": Part(30, "reports, receiving and a film's cost beside peers", _program("bench")),
     "fuzz": Part(30, "malformed associations, requests, pixels and files", _program("fuzz")),
