@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 import structlog
 from hypothesis import settings
-from pydicom.data import get_testdata_file
 
 from node import log
 from node.commands import demo
 from node.store import files
 from tests import durations
 from tests.paths import REPOSITORY
+from tests.support import films
 from tests.support.certificates import Authority
 from tests.support.material import summary_of
 from tests.support.postgres import Postgres
@@ -46,11 +46,8 @@ settings.register_profile("quick", settings.get_profile("node"), max_examples=20
 settings.load_profile("node")
 
 
-class Once(Protocol):
-    """Makes a folder once for all processes of a test run; returns it."""
-
-    def __call__(self, name: str, make: Callable[[Path], object]) -> Path:
-        """Name the folder and how it is made."""
+Once = Callable[[str, Callable[[Path], object]], Path]
+"""Makes a folder of this name once for all processes of a test run; returns it."""
 
 
 class Served(Protocol):
@@ -155,13 +152,13 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def chest_film() -> Path:
     """A real film: Philips CR, PA chest, MONOCHROME1, uncompressed (NEMA WG-04, out of pydicom-data)."""
-    return _film("RG1_UNCR.dcm")
+    return films.rg1_path()
 
 
 @pytest.fixture(scope="session")
 def chest_film_jpeg2000() -> Path:
     """The same film in lossless JPEG 2000, another object of the same study."""
-    return _film("RG1_J2KR.dcm")
+    return films.rg1_path("J2KR")
 
 
 @pytest.fixture(scope="module")
@@ -275,13 +272,6 @@ def postgres(postgres_server: Postgres) -> Postgres:
     """The same with nothing in it."""
     postgres_server.empty()
     return postgres_server
-
-
-def _film(name: str) -> Path:
-    found = get_testdata_file(name, download=False)
-    if found is None:
-        pytest.fail(f"{name} is not here: install pydicom-data")
-    return Path(str(found))
 
 
 @pytest.fixture

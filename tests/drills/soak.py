@@ -26,7 +26,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 from pynetdicom import AE, build_context
@@ -213,9 +212,7 @@ class Callers:
             thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing.set()
         for thread in self._threads:
             thread.join(timeout=60)
@@ -248,11 +245,6 @@ def send_a_study(port: int, draw: random.Random, number: int) -> str | None:
     return _unless_taken(peers.send_all(sources, port=port, calling_ae=CALLER))
 
 
-def send_again(port: int, _draw: random.Random, _number: int) -> str | None:
-    """Send the film that all send."""
-    return _unless_taken([peers.send(films.thumbnail(), port=port, calling_ae=CALLER)])
-
-
 def send_a_lateral(port: int, _draw: random.Random, number: int) -> str | None:
     """Send a film that is answered and not read."""
     film = films.as_another(films.lateral(), f"lateral {number}", study=f"lateral {number}")
@@ -265,16 +257,6 @@ def send_without_uids(port: int, _draw: random.Random, _number: int) -> str | No
     return f"answered by {status}" if status in (0, None) else None
 
 
-def call_as_a_stranger(port: int, _draw: random.Random, _number: int) -> str | None:
-    """Call by a title that nobody gave; the association must be refused."""
-    return _unless_refused(peers.send(films.thumbnail(), port=port, calling_ae="STRANGER"))
-
-
-def call_somebody_else(port: int, _draw: random.Random, _number: int) -> str | None:
-    """Ask for another than the node; the association must be refused."""
-    return _unless_refused(peers.send(films.thumbnail(), port=port, calling_ae=CALLER, called_ae="OTHER"))
-
-
 def abort(port: int, draw: random.Random, _number: int) -> str | None:
     """Associate, wait, and abort."""
     film, entity = films.thumbnail(), AE(ae_title=CALLER)
@@ -285,40 +267,18 @@ def abort(port: int, draw: random.Random, _number: int) -> str | None:
     return None
 
 
-def leave_without_a_word(port: int, draw: random.Random, _number: int) -> str | None:
-    """Connect, wait, and be gone."""
-    return _say(port, b"", draw)
-
-
-def leave_in_the_request(port: int, draw: random.Random, _number: int) -> str | None:
-    """Send a part of an association request."""
-    content = _request()
-    return _say(port, content[: draw.randrange(len(content))], draw)
-
-
-def leave_in_an_object(port: int, draw: random.Random, _number: int) -> str | None:
-    """Associate, announce an object, send a part of it."""
-    fragment = struct.pack(">BxL", 0x04, 100_000) + bytes(draw.randrange(1, 90_000))
-    return _say(port, _request(), draw, afterwards=fragment)
-
-
-def send_garbage(port: int, draw: random.Random, _number: int) -> str | None:
-    """Send what is no DICOM."""
-    return _say(port, draw.randbytes(draw.randrange(1, 65536)), draw)
-
-
 WAYS: Mapping[str, Callable[[int, random.Random, int], str | None]] = {
     "study": send_a_study,
-    "again": send_again,
+    "the film that all send": lambda port, _draw, _number: _unless_taken([_sent(port)]),
     "lateral": send_a_lateral,
     "without uids": send_without_uids,
-    "stranger": call_as_a_stranger,
-    "somebody else": call_somebody_else,
+    "stranger": lambda port, _draw, _number: _unless_refused(_sent(port, calling_ae="STRANGER")),
+    "somebody else": lambda port, _draw, _number: _unless_refused(_sent(port, called_ae="OTHER")),
     "abort": abort,
-    "silence": leave_without_a_word,
-    "half a request": leave_in_the_request,
-    "half an object": leave_in_an_object,
-    "garbage": send_garbage,
+    "silence": lambda port, draw, _number: _say(port, b"", draw),
+    "half a request": lambda port, draw, _number: _say(port, _request()[: draw.randrange(len(_request()))], draw),
+    "half an object": lambda port, draw, _number: _say(port, _request(), draw, afterwards=_begun_object(draw)),
+    "no DICOM": lambda port, draw, _number: _say(port, draw.randbytes(draw.randrange(1, 65536)), draw),
 }
 
 NEW = ("study", "lateral")
@@ -331,6 +291,15 @@ def _unless_taken(statuses: list[int | None]) -> str | None:
 
 def _unless_refused(status: int | None) -> str | None:
     return None if status is None else f"answered by {status}"
+
+
+def _sent(port: int, *, calling_ae: str = CALLER, called_ae: str = "CHEX") -> int | None:
+    return peers.send(films.thumbnail(), port=port, calling_ae=calling_ae, called_ae=called_ae)
+
+
+def _begun_object(draw: random.Random) -> bytes:
+    """Announce an object, and begin it."""
+    return struct.pack(">BxL", 0x04, 100_000) + bytes(draw.randrange(1, 90_000))
 
 
 def _request() -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from dataclasses import replace
@@ -12,9 +11,8 @@ from typing import Any, cast
 import pytest
 
 from models.network.products import int8_fault
-from models.progress import quiet
 from tests.drills.bench import receiving, runtimes
-from tests.drills.bench.__main__ import PARTS, Run, main, measure
+from tests.drills.bench.__main__ import PARTS, main
 from tests.drills.bench.networks import STAGES, precisions
 from tests.drills.bench.results import LIMITS, Found, Results
 
@@ -97,15 +95,3 @@ def test_a_missed_limit_fails_the_run(held: dict[str, float], has: set[str], mis
     assert set(results.missed) == missed
     assert results.passed is (not missed)
     assert not replace(results, errors={"node": "it ended"}).passed
-
-
-def test_a_part_that_fails_hides_no_other(tmp_path: Path) -> None:
-    def raises(_run: Run) -> Found:
-        raise ValueError("no such file")
-
-    run = Run(argparse.Namespace(), tmp_path, quiet)
-
-    found, errors = measure({"machine": raises, "report": lambda _run: Found(figures={})}, run)
-
-    assert found.keys() == {"report"}
-    assert errors == {"machine": "ValueError: no such file"}

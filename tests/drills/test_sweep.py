@@ -7,7 +7,6 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ from node.read import decoding, prompts
 from tests.drills.sweep import said as words
 from tests.drills.sweep.__main__ import main, run
 from tests.drills.sweep.checks import incomplete
-from tests.drills.sweep.films import of_file, of_picture
+from tests.drills.sweep.films import of_picture
 from tests.drills.sweep.patterns import NAMES, contradictions_of
 from tests.support import decoded, films, samples
 
@@ -128,17 +127,6 @@ def test_sides_are_those_of_the_node() -> None:
     for x, width, middle in np.random.default_rng(0).random((200, 3)):
         expected = decoding.side_of_square(float(x), float(width), middle=float(middle))
         assert side_of(float(x), float(width), middle=float(middle)) == (None if expected is None else str(expected))
-
-
-def test_a_list_of_films_is_read_in_steps(tmp_path: Path) -> None:
-    lines = [json.dumps({"file": f"{number}.png"}) for number in range(5)]
-    (tmp_path / "films.jsonl").write_text("\n".join(lines) + "\n")
-    for number in range(5):
-        cv2.imwrite(str(tmp_path / f"{number}.png"), np.full((40, 60), 30 * number, dtype=np.uint8))
-
-    tenths = {name: int(pixels[0, 0]) for name, pixels in of_file(tmp_path / "films.jsonl", every=2).pictures()}
-
-    assert tenths == {"0.png": 0, "2.png": 60, "4.png": 120}
 
 
 def test_the_last_line_of_the_command_is_its_figures(phantom_model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,12 +70,12 @@ def test_pages_of_a_used_weight_are_given_back_and_read_again(tmp_path: Path) ->
     save_weights(path, {"large": torch.randn(2048, 2048), "small": torch.ones(3)})
     weights = load_stored(path)
     expected = weights["large"].clone()
-    used = mapped_kib(path, counted="Rss")
+    used = mapped_kib(path)
 
     release_pages(weights["large"])
 
     assert used >= 16_384 - 64
-    assert mapped_kib(path, counted="Rss") <= 64  # the pages at its ends, which it shares with its neighbors
+    assert mapped_kib(path) <= 64  # the pages at its ends, which it shares with its neighbors
     assert torch.equal(weights["large"], expected)
 
 

@@ -92,8 +92,3 @@ def test_films_are_of_people_unless_the_caller_says_otherwise(command: list[str]
     options = program._parser().parse_args([*command, "--model", "model"])
 
     assert (options.population, options.uncalibrated, options.sentences) == ("real", "review", "checked")
-
-
-@pytest.mark.drill(part="packaging")
-def test_quick_tests_can_be_collected_without_torch() -> None:
-    assert python("import sys; sys.modules['torch'] = None; import tests.conftest").returncode == 0

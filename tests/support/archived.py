@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from pydicom.dataset import Dataset
 
@@ -31,18 +30,8 @@ class ArchivedNode:
         return [each for each in found if each.StudyInstanceUID == study and modality in ("", each.Modality)]
 
 
-class StartNode(Protocol):
-    """Starts a node beside an archive of its own; both end after the last test of the module."""
-
-    def __call__(
-        self,
-        *,
-        model: ModelSettings | None = None,
-        quiet_seconds: float = 0.3,
-        users: Sequence[str] = (),
-        change: Callable[[Settings], Settings] | None = None,
-    ) -> ArchivedNode:
-        """Start it with the scripted reader, or with a model; users: who may sign in, where somebody has to."""
+StartNode = Callable[..., ArchivedNode]
+"""Starts a node as `archived_node` does, in a folder of its own; it ends after the last test of the module."""
 
 
 @contextmanager
@@ -56,7 +45,10 @@ def archived_node(
     is_fresh: bool = False,
     ready_seconds: float = 60.0,
 ) -> Iterator[ArchivedNode]:
-    """Run a node in a folder as `StartNode` says; is_fresh, ready_seconds: as `Service` takes them."""
+    """Run a node in a folder with the scripted reader, or with a model, beside an archive of its own.
+
+    users: who may sign in, where somebody has to; is_fresh, ready_seconds: as `Service` takes them
+    """
     with ReceivingArchive() as archive:
         settings = settings_for(folder / "node", archive_port=archive.port, model=model, quiet_seconds=quiet_seconds)
         if users:

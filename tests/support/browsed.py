@@ -100,15 +100,15 @@ def _listen(seen: Browsed, context: BrowserContext) -> None:
     )
 
 
-def drag(page: Page, start: tuple[float, float], end: tuple[float, float], *, button: str = "left") -> None:
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
     """Drag over the film, from one part of its frame to another."""
     frame = page.locator("#frame").bounding_box()
     assert frame is not None
     places = [(frame["x"] + x * frame["width"], frame["y"] + y * frame["height"]) for x, y in (start, end)]
     page.mouse.move(*places[0])
-    page.mouse.down(button="right" if button == "right" else "left")
+    page.mouse.down()
     page.mouse.move(*places[1], steps=4)
-    page.mouse.up(button="right" if button == "right" else "left")
+    page.mouse.up()
 
 
 def settled(place: Locator) -> FloatRect:
@@ -123,9 +123,9 @@ def settled(place: Locator) -> FloatRect:
     raise AssertionError("a part of the page is hidden, or does not come to rest")
 
 
-def tab_to(place: Locator, *, most: int = 200) -> None:
+def tab_to(place: Locator) -> None:
     """Press Tab until a part of the page has the focus. Raises AssertionError where no Tab leads there."""
-    for _ in range(most):
+    for _ in range(200):
         if place.evaluate("part => part === document.activeElement"):
             return
         place.page.keyboard.press("Tab")

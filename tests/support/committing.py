@@ -48,11 +48,11 @@ class Committing:
             (evt.EVT_PDU_SENT, self._on_sent),
         ]
 
-    def wait_for_requests(self, count: int, *, limit_seconds: float = 60.0) -> list[Dataset]:
+    def wait_for_requests(self, count: int) -> list[Dataset]:
         """Wait until it was asked so often, and return all of it."""
         with self._came:
-            if not self._came.wait_for(lambda: len(self.requests) >= count, limit_seconds):
-                raise AssertionError(f"after {limit_seconds} s asked {len(self.requests)} times instead of {count}")
+            if not self._came.wait_for(lambda: len(self.requests) >= count, 60.0):
+                raise AssertionError(f"asked {len(self.requests)} times instead of {count}")
             return list(self.requests)
 
     def _on_action(self, event: evt.Event) -> tuple[int, None]:
@@ -86,18 +86,16 @@ def uids(request: Dataset) -> list[str]:
     return [item.ReferencedSOPInstanceUID for item in request.ReferencedSOPSequence]
 
 
-def report(
-    request: Dataset, *, port: int, calling_ae: str = "ARCHIVE", failed: Collection[str] = (), with_role: bool = True
-) -> int | None:
+def report(request: Dataset, *, port: int, calling_ae: str = "ARCHIVE") -> int | None:
     """Answer a request on an association of its own, now or much later. The status, or None without an association."""
     entity = AE(ae_title=calling_ae)
     entity.add_requested_context(StorageCommitmentPushModel)
-    roles = [build_role(StorageCommitmentPushModel, scp_role=True)] if with_role else []
-    association = entity.associate(LOOPBACK, port, ae_title="CHEX", ext_neg=list(roles))
+    role = build_role(StorageCommitmentPushModel, scp_role=True)
+    association = entity.associate(LOOPBACK, port, ae_title="CHEX", ext_neg=[role])
     if not association.is_established:
         return None
     try:
-        return _send(association, request, failed=failed)
+        return _send(association, request, failed=())
     finally:
         association.release()
 

@@ -10,13 +10,13 @@ from models.manifest import NetworkSizes
 from models.reading.tokenizers import SENTENCE_END
 
 
-def films(sizes: NetworkSizes, count: int, *, seed: int = 0) -> FloatArray:
+def films(sizes: NetworkSizes, count: int) -> FloatArray:
     side = sizes.image_encoder.image_size
-    return np.random.default_rng(seed).normal(size=(count, side, side)).astype(np.float32)
+    return np.random.default_rng(0).normal(size=(count, side, side)).astype(np.float32)
 
 
-def features(sizes: NetworkSizes, *shape: int, seed: int = 1) -> FloatArray:
-    return np.random.default_rng(seed).normal(size=(*shape, sizes.dim)).astype(np.float32)
+def features(sizes: NetworkSizes, *shape: int) -> FloatArray:
+    return np.random.default_rng(1).normal(size=(*shape, sizes.dim)).astype(np.float32)
 
 
 def read_more_films_than_a_part(engine: Engine, sizes: NetworkSizes) -> float:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from pydicom import dcmread
 from pydicom.data import get_testdata_file
 from pydicom.datadict import dictionary_VR
@@ -67,16 +66,15 @@ def shared(name: str) -> Path:
 
 @cache
 def rg1_path(encoding: str = "UNCR") -> Path:
-    """Return the file of RG1: UNCR (explicit little endian), J2KR (JPEG 2000 lossless) or J2KI (lossy)."""
+    """Return the file of RG1: UNCR (explicit little endian) or J2KR (JPEG 2000 lossless)."""
     found = get_testdata_file(f"RG1_{encoding}.dcm", download=False)
-    if found is None:
-        pytest.skip("needs PyPI's pydicom-data")
+    assert found is not None, "install pydicom-data"
     return Path(str(found))
 
 
-def rg1(encoding: str = "UNCR") -> Dataset:
+def rg1() -> Dataset:
     """Read RG1 at full size, 1955 x 1841."""
-    return dcmread(rg1_path(encoding))
+    return dcmread(rg1_path())
 
 
 def thumbnail(changes: Mapping[str, object] | None = None) -> Dataset:
@@ -240,9 +238,9 @@ def non_image(modality: str) -> Dataset:
     return as_another(header, modality)
 
 
-def own_object(*, study: str | None = None) -> Dataset:
+def own_object() -> Dataset:
     """Return a film that this program would have written: a burnt-in overlay with its equipment."""
-    film, equipment = as_another(thumbnail({"Modality": "DX"}), "own", study=study), Dataset()
+    film, equipment = as_another(thumbnail({"Modality": "DX"}), "own"), Dataset()
     equipment.Manufacturer, equipment.ManufacturerModelName = identity.MANUFACTURER, identity.PROGRAM
     film.ContributingEquipmentSequence = [equipment]
     return film

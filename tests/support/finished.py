@@ -122,6 +122,6 @@ class Finished:
         gathering.release(self.spool, study, gathering.waiting(self.spool, study))
         return made.id
 
-    def client(self, *, user: str = "", host: str = "127.0.0.1", role: Role = Role.ADMINISTRATOR) -> TestClient:
+    def client(self, *, user: str = "") -> TestClient:
         """Return a client, as `pages_of`."""
-        return pages_of(self.parts, user=user, host=host, role=role)
+        return pages_of(self.parts, user=user)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import TracebackType
 from typing import Self
 
 import hl7
@@ -90,9 +89,7 @@ class InformationSystem:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._go_on.set()
         self._server.shutdown()
         self._server.server_close()

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Self, cast
 
 from pydicom import Dataset, dcmread, dcmwrite
@@ -74,9 +73,7 @@ class Orthanc:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end(signal.SIGKILL)  # its folder goes away too, and an orderly end takes three seconds
 
     def start(self) -> None:
@@ -159,18 +156,16 @@ class Orthanc:
             for job in self._expanded("jobs")
         ]
 
-    def wait_for_count(self, count: int, *, study_uid: str | None = None, limit_seconds: float = 60.0) -> None:
+    def wait_for_count(self, count: int, *, study_uid: str | None = None) -> None:
         """Wait until Orthanc, or one study in it, has so many objects."""
-        wait_until(
-            lambda: self.count(study_uid) >= count, what=f"Orthanc has {count} objects", limit_seconds=limit_seconds
-        )
+        wait_until(lambda: self.count(study_uid) >= count, what=f"Orthanc has {count} objects", limit_seconds=60.0)
 
-    def wait_until_idle(self, *, limit_seconds: float = 60.0) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until every job has ended."""
         wait_until(
             lambda: all(job.state in ("Success", "Failure") for job in self.jobs()),
             what="Orthanc's jobs have ended",
-            limit_seconds=limit_seconds,
+            limit_seconds=60.0,
         )
 
     def _prepare(self, *, node: list[object], changes: Mapping[str, object]) -> None:

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn, Self, cast
 
 import pytest
@@ -119,11 +118,9 @@ def killed_after(seconds: float, kill: Callable[[], object]) -> Iterator[None]:
         alarm.cancel()
 
 
-def send(
-    source: Path | Dataset, *, port: int, called_ae: str = "CHEX", calling_ae: str = "TESTER", host: str = LOOPBACK
-) -> int | None:
+def send(source: Path | Dataset, *, port: int, called_ae: str = "CHEX", calling_ae: str = "TESTER") -> int | None:
     """Send one object by C-STORE. Returns the status, or None where association or connection was refused or lost."""
-    return send_all([source], port=port, called_ae=called_ae, calling_ae=calling_ae, host=host)[0]
+    return send_all([source], port=port, called_ae=called_ae, calling_ae=calling_ae)[0]
 
 
 def send_all(
@@ -222,9 +219,7 @@ class ReceivingArchive:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def start(self, *, host: str = LOOPBACK) -> None:
@@ -278,9 +273,9 @@ class ReceivingArchive:
         """Take every C-STORE and close the connection instead of an answer."""
         self._mood = Mood.DROP
 
-    def wait_for_requests(self, count: int, *, limit_seconds: float = 30.0) -> list[Received]:
+    def wait_for_requests(self, count: int) -> list[Received]:
         """Wait until so many C-STOREs came, whatever was answered, and return all of them."""
-        return self._wait_for(self.requests, count=count, limit_seconds=limit_seconds)
+        return self._wait_for(self.requests, count=count, limit_seconds=30.0)
 
     def wait_for_kept(self, count: int, *, limit_seconds: float = 30.0) -> list[Received]:
         """Wait until so many objects were taken, and return all of them."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 
 def core_seconds(process: int) -> float:
@@ -35,13 +34,13 @@ def memory_mib(process: int) -> int:
     return total // 1024
 
 
-def mapped_kib(path: Path, *, counted: Literal["Rss", "Size"]) -> int:
-    """KiB of a file that this process has mapped; Rss: those whose pages are in memory; Size: all."""
+def mapped_kib(path: Path) -> int:
+    """KiB of a file that this process has mapped and whose pages are in memory."""
     found, total = False, 0
     for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
         if line.endswith(f" {path}"):
             found = True
-        elif found and line.startswith(f"{counted}:"):
+        elif found and line.startswith("Rss:"):
             found, total = False, total + int(line.split()[1])
     return total
 

@@ -143,9 +143,9 @@ def left_out(code: Code = PNEUMOTHORAX) -> Finding:
     return replace(absent(code), state=FindingState.LEFT_OUT, probability=None)
 
 
-def uncalibrated(code: Code = EDEMA) -> Finding:
+def uncalibrated() -> Finding:
     """Make a finding above a threshold that nobody measured on such films."""
-    return finding(code, state=FindingState.UNCALIBRATED, probability=0.91, site=LUNG, side=None)
+    return finding(EDEMA, state=FindingState.UNCALIBRATED, probability=0.91, site=LUNG, side=None)
 
 
 def ratio(

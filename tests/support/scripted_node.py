@@ -1,9 +1,9 @@
 """The whole service with a scripted reader, for a process of its own; it can be told to die at a step.
 
-Arguments: node.toml DIE_AT VERSION [--only ROLE] [--executor NAME]
+Arguments: node.toml DIE_AT [--only ROLE] [--executor NAME]
 DIE_AT: the number of the checkpointed step after which the process kills itself, counted from 1; 0 never
-VERSION: of the reader, which waits while a file named `hold` lies beside the settings, finds a pneumothorax while one
-named `critical` does, and is not opened while one named `hold-model` does
+The reader waits while a file named `hold` lies beside the settings, finds a pneumothorax while one named `critical`
+does, and is not opened while one named `hold-model` does
 While a file named `deadly` lies there, a film of so many columns as it says kills the process (`tests.support.fakes`)
 While a file named `panic` lies there, the thread of a workflow ends after the step that it names, as by a panic in Rust
 """
@@ -29,7 +29,6 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("settings", type=Path)
     parser.add_argument("die_at", type=int)
-    parser.add_argument("version")
     parser.add_argument("--only", type=Role)
     parser.add_argument("--executor")
     options = parser.parse_args(arguments)
@@ -46,13 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     def open_reader() -> ScriptedReader:
         while options.settings.with_name("hold-model").exists():
             time.sleep(0.02)
-        beside = options.settings
-        return ScriptedReader(
-            options.version,
-            hold=beside.with_name("hold"),
-            critical=beside.with_name("critical"),
-            deadly=beside.with_name("deadly"),
-        )
+        return ScriptedReader(**{name: options.settings.with_name(name) for name in ("hold", "critical", "deadly")})
 
     log.configure()
     return app.serve(

@@ -13,7 +13,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self
 
 import httpx2
@@ -118,7 +117,6 @@ class Service:
         *,
         scripted: bool = True,
         die_at: int = 0,
-        version: str = "1",
         only: str | None = None,
         executor: str | None = None,
         descriptors: int | None = None,
@@ -135,7 +133,7 @@ class Service:
         if is_fresh:
             self._process = _started([sys.executable, "-m", "node", *serve], descriptors=descriptors)
         elif scripted:
-            main, arguments = scripted_node.main, [str(path), str(die_at), version, *role]
+            main, arguments = scripted_node.main, [str(path), str(die_at), *role]
             self._process = Forked(main, arguments, descriptors=descriptors)
         else:
             self._process = Forked(node_main, serve, descriptors=descriptors)
@@ -155,9 +153,7 @@ class Service:
         self.dicom_port, self.http_port = int(str(ready.get("dicom_port", 0))), int(str(ready["http_port"]))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
     @property

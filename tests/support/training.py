@@ -80,12 +80,12 @@ name = "{name}"
 train = {train}
 steps = {steps}
 batch = 4
-learning_rate = {rate}
+learning_rate = 0.001
 weight_decay = 1e-4
 losses = {{ {losses} }}
 noise = {{ {noise} }}
 augmentation = {{ {augmentation} }}
-drawing = {{ classes = 8, regions = 8, sentences = 3, hints = 1, told = 6, answerer = "cheapest", {drawing} }}
+drawing = {{ {drawing} }}
 """
 
 _BOX_TOKENS = 'start_box_tokens = { words = ["on the left", "on the right", ""] }\n'
@@ -108,12 +108,11 @@ STAGES = {
 }
 """What each stage trains, and its losses: those of the paper, and the two of the small model."""
 
-NOISE = (
-    "dropout = 0.1, attention = 0.1, drop_path = 0.1, prefix = 0.1, box_drop = 0.1, skip = 0.5, skip_dropout = 0.1, "
-    "words = 0.02"
-)
-AUGMENTATION = "flip = 0.5, area = [0.6, 1.0], aspect = 1.2, shift = 0.02, rotate = 5.0, contrast = 0.2, blur = 0.5"
-
+_NOISE = """dropout = 0.1, attention = 0.1, drop_path = 0.1, prefix = 0.1, box_drop = 0.1, skip = 0.5, \
+skip_dropout = 0.1, words = 0.02"""
+_AUGMENTATION = "flip = 0.5, area = [0.6, 1.0], aspect = 1.2, shift = 0.02, rotate = 5.0, contrast = 0.2, blur = 0.5"
+_DRAWING = """classes = 8, regions = 8, sentences = 3, hints = 1, told = 6, answerer = "cheapest", padded = false, \
+together = 0.5"""
 
 PUBLISHED = catalog_of(["vindr", "cig"])
 PUBLISHED_NAMES = [phrases.name for phrases in PUBLISHED.classes]
@@ -128,10 +127,6 @@ def write_run(
     steps: int = 2,
     processes: int = 1,
     checkpoint: int = 100,
-    rate: float = 1e-3,
-    noise: str = NOISE,
-    augmentation: str = AUGMENTATION,
-    drawing: str = "padded = false, together = 0.5",
     start: Path | None = None,
     words: str = "seen",
 ) -> Path:
@@ -146,16 +141,8 @@ def write_run(
     )
     for name in stages:
         train, losses = STAGES[name]
-        text += _STAGE.format(
-            name=name,
-            train=train,
-            steps=steps,
-            rate=rate,
-            losses=losses,
-            noise=noise,
-            augmentation=augmentation,
-            drawing=drawing,
-        )
+        drawn = {"noise": _NOISE, "augmentation": _AUGMENTATION, "drawing": _DRAWING}
+        text += _STAGE.format(name=name, train=train, steps=steps, losses=losses, **drawn)
         text += _BOX_TOKENS if name == "joint" else ""
     path.write_text(text, encoding="utf-8")
     return path

@@ -84,7 +84,7 @@ _OBSERVER = re.compile(
 _TOLERATED = (
     "UI Device UID",
     "SQ Text Style Sequence",
-    *(f"LO {name}" for name in ("CSS Font Name",)),
+    "LO CSS Font Name",
     *(f"CS {name}" for name in ("Horizontal Alignment", "Vertical Alignment", "Shadow Style")),
     *(f"CS {name}" for name in ("Underlined", "Bold", "Italic")),
     *(f"US {name}" for name in ("Text Color CIELab Value", "Shadow Color CIELab Value")),

@@ -41,10 +41,10 @@ class WebArchive:
         """The JSON of each request that came, also of those that were refused."""
         return [json.loads(body) for *_, body in list(self.requests)]
 
-    def fail(self, reason: int, *, status: int = 409) -> None:
+    def fail(self, reason: int) -> None:
         """Answer that an object is not stored, and why (PS3.18 I.2.2)."""
         failed = {"00081197": {"vr": "US", "Value": [reason]}}
-        self.status, self.body = status, json.dumps({"00081198": {"vr": "SQ", "Value": [failed]}}).encode()
+        self.status, self.body = 409, json.dumps({"00081198": {"vr": "SQ", "Value": [failed]}}).encode()
 
 
 @contextmanager

@@ -24,13 +24,13 @@ class Supervised:
         self._closing = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
-    def wait_until_ready(self, *, limit_seconds: float = 60.0) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the process of this moment is ready; one that is ending meanwhile is not waited for."""
         with self._changed:
-            self._changed.wait_for(lambda: self._service is not None, limit_seconds)
+            self._changed.wait_for(lambda: self._service is not None, 60.0)
             service = self._service
         if service is not None:
-            service.wait_for("service.ready", limit_seconds=limit_seconds)
+            service.wait_for("service.ready")
 
     def kill(self) -> None:
         """Cut the power, wherever it is, its own start included."""

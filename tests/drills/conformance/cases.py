@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -206,16 +207,9 @@ def lateral() -> Dataset:
     return films.with_pixels(film, film.pixel_array[:, ::2], bits=15)
 
 
-def japanese() -> Dataset:
-    """Return the film of a patient with a Japanese name."""
-    name = "Yamada^Tarou=山田^太郎=やまだ^たろう"
-    return chest({"SpecificCharacterSet": ["", "ISO 2022 IR 87"], "PatientName": name})
-
-
-def korean() -> Dataset:
-    """Return the film of a patient with a Korean name."""
-    name = "Hong^Gildong=洪^吉洞=홍^길동"
-    return chest({"SpecificCharacterSet": ["", "ISO 2022 IR 149"], "PatientName": name})
+def named(character_set: str, name: str) -> Dataset:
+    """Return the film of a patient whose name is in another script, too."""
+    return chest({"SpecificCharacterSet": ["", character_set], "PatientName": name})
 
 
 def shown(film: Callable[[], Dataset], *answers: Shown) -> Exposure:
@@ -239,8 +233,8 @@ MAKERS: Final[Mapping[str, Callable[[], tuple[Exposure, ...]]]] = {
     "wide": lambda: (shown(wide, *BOTH),),
     "oblong-pixels": lambda: (shown(oblong_pixels, *BOTH),),
     "abdomen": lambda: (shown(bright_abdomen, *MANY[:5]),),
-    "japanese": lambda: (shown(japanese, *BOTH),),
-    "korean": lambda: (shown(korean, *BOTH),),
+    "japanese": lambda: (shown(partial(named, "ISO 2022 IR 87", "Yamada^Tarou=山田^太郎=やまだ^たろう"), *BOTH),),
+    "korean": lambda: (shown(partial(named, "ISO 2022 IR 149", "Hong^Gildong=洪^吉洞=홍^길동"), *BOTH),),
 }
 """The films of each study; of `unplaced` one finding has no place."""
 
