@@ -5,9 +5,9 @@ is a text with the reason: an archive that takes captures only must see an answe
 its film alone: other films of the study change neither its UID nor its bytes, except that a film without a patient
 takes the patient of another one.
 
-The picture holds no name and no other identity of a patient. It names program and model, but no time, which would make
-another object in each round: that is the Content Date. Pillow draws it: another version may draw other pixels, which
-makes another object (`document.seal`).
+The program writes no identity of a patient into the picture; the film itself may show one. The picture names program
+and model, but no time, which would make another object in each round: that is the Content Date. Pillow draws it:
+another version may draw other pixels, which makes another object (`document.seal`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from highdicom.sc import SCImage
 from highdicom.sr import CodedConcept
 from pydicom.dataset import Dataset
 
-from node.dicom import attributes, identity
+from node.dicom import attributes, identity, overlays
 from node.dicom.film_header import pixel_shape
 from node.domain import About, Film, Report, Subject
 from node.output_kinds import Written
@@ -73,10 +73,11 @@ def _capture(report: Report, film: Film, source: Source, patient: Dataset, zone:
     )
     document.complete(dataset, report, patient)
     highdicom_gaps.describe_capture(dataset)
-    dataset.BurnedInAnnotation = "NO"
     dataset.DerivationDescription = f"{identity.RESEARCH_LABEL}: {content}"
     dataset.SourceImageSequence = [_source_image(header)]
-    if picture is not None:
+    if picture is None:
+        dataset.BurnedInAnnotation = "NO"
+    else:
         _describe_film(header, dataset)
     if film.is_read:
         dataset.BodyPartExamined = "CHEST"
@@ -99,10 +100,14 @@ def _source_image(header: Dataset) -> Dataset:
 
 
 def _describe_film(header: Dataset, capture: Dataset) -> None:
-    """Copy the directions of rows and columns, which the picture shares with its film, and a lossy compression.
+    """Copy what the picture shares with its film: directions of rows and columns, lossy compression, burned-in text.
 
-    A film that was compressed with loss stays one in every picture made of it (PS3.3 C.7.6.1.1.5).
+    A film that was compressed with loss stays one in every picture made of it (PS3.3 C.7.6.1.1.5). Text that is burned
+    into the film may identify the patient; so may an overlay, which the picture has in its pixels (PS3.3 C.7.6.1).
     """
+    burned_in = read_text(header, "BurnedInAnnotation")
+    if burned_in == "YES" or (burned_in == "NO" and not overlays.groups_of(header)):
+        capture.BurnedInAnnotation = burned_in
     directions = [str(value) for value in attributes.values(header, "PatientOrientation")]
     if len(directions) == 2 and all(word and set(word) <= _ORIENTATIONS for word in directions):
         capture.PatientOrientation = directions

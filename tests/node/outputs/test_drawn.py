@@ -614,3 +614,19 @@ def test_the_film_keeps_its_directions_and_that_it_lost_something(
     assert drawn.LossyImageCompressionMethod == "ISO_10918_1"
     assert "LossyImageCompression" not in head
     assert validators.dciodvfy(drawn) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "has_overlay", "expected"),
+    [("YES", False, "YES"), ("NO", False, "NO"), ("NO", True, None), ("MAYBE", False, None), (None, False, None)],
+)
+def test_a_capture_says_what_its_film_says_of_burned_in_annotation(
+    said: str | None, has_overlay: bool, expected: str | None
+) -> None:
+    header = films.changed(cr(1), {"BurnedInAnnotation": said})
+    if has_overlay:
+        header.add_new(0x60000010, "US", 1)
+
+    [drawn], [head] = captures(several(), header=header), captures(several(), header=header, picture=None)
+
+    assert (drawn.get("BurnedInAnnotation"), head.BurnedInAnnotation) == (expected, "NO")
