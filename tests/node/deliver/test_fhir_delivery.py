@@ -59,7 +59,7 @@ def test_the_bundle_is_posted_to_the_base_as_it_was_written(server: WebArchive) 
             (422, outcome(code), RetryLater)
             for code in ("lock-error", "transient", "no-store", "exception", "timeout", "incomplete")
         ),
-        *((status, b"", GiveUp) for status in (406, 410, 413, 415)),
+        *((status, b"", GiveUp) for status in (301, 404, 406, 410, 413, 415)),
         (422, outcome("lock-error", severity="fatal"), RetryLater),
         (422, outcome("lock-error", severity="warning"), GiveUp),
         (422, outcome("Doe^Jane"), GiveUp),
@@ -67,10 +67,7 @@ def test_the_bundle_is_posted_to_the_base_as_it_was_written(server: WebArchive) 
         (429, outcome("throttled"), RetryLater),
         (500, b"<html>Doe^Jane</html>", RetryLater),
         (400, b"[1, 2", GiveUp),
-        (401, b"", DestinationDown),
-        *((status, b"", DestinationDown) for status in (403, 502, 503, 504)),
-        (404, b"", GiveUp),
-        (301, b"", GiveUp),
+        *((status, b"", DestinationDown) for status in (401, 403, 502, 503, 504)),
     ],
 )
 def test_status_and_issue_decide_and_no_text_of_the_server_is_told(
