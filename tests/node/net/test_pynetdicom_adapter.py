@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
@@ -51,12 +50,6 @@ def test_the_adapter_is_written_for_the_installed_version() -> None:
     )
 
 
-def pdu_of(items: Sequence[tuple[int, bytes]]) -> bytes:
-    """A P-DATA-TF with the context and the fragment of each item."""
-    content = b"".join((len(data) + 1).to_bytes(4, "big") + bytes([number]) + data for number, data in items)
-    return bytes([4, 0]) + len(content).to_bytes(4, "big") + content
-
-
 def test_an_association_may_have_any_number_of_small_messages() -> None:
     answer, told = C_ECHO(), list[str]()
     answer.MessageIDBeingRespondedTo, answer.AffectedSOPClassUID, answer.Status = 1, "1.2.840.10008.1.1", 0
@@ -79,7 +72,8 @@ def test_an_association_may_have_any_number_of_small_messages() -> None:
     end=st.integers(0, 3),
 )
 def test_fragments_are_those_that_pynetdicom_finds(items: list[tuple[int, bytes]], end: int) -> None:
-    pdu = pdu_of(items)
+    content = b"".join((len(data) + 1).to_bytes(4, "big") + bytes([number]) + data for number, data in items)
+    pdu = bytes([4, 0]) + len(content).to_bytes(4, "big") + content
     theirs = P_DATA_TF()
     theirs.decode(pdu)
 
