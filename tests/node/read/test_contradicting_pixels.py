@@ -151,7 +151,13 @@ def test_a_stretch_keeps_what_the_header_shows_bright(photometric: str) -> None:
 
 def by_state(film: Dataset, folder: Path) -> npt.NDArray[np.uint8]:
     """What a viewer shows of a film with the presentation state that the node writes (PS3.4 N.2), 0 to 255."""
-    state, values = state_of(film, folder), film.pixel_array.astype(float)
+    path = films.saved(folder, film)
+    answered = answer_film(path, ScriptedReader(), PROMPTS)
+    assert answered.film is not None
+    uid = answered.film.source
+    sources = from_files({uid: answered.dataset}, {uid: path})
+    [made] = write_objects(samples.report(answered.film), sources, zone=ZoneInfo("UTC"), kinds=("gsps",))
+    state, values = made.dataset, film.pixel_array.astype(float)
     if "ModalityLUTSequence" in state:
         values = looked_up(state.ModalityLUTSequence[0], values)[0]
     else:
@@ -172,16 +178,6 @@ def looked_up(item: Dataset, values: npt.NDArray[np.floating]) -> tuple[npt.NDAr
     count, first, bits = item.LUTDescriptor
     entries = np.frombuffer(item.LUTData, "<u2" if bits > 8 else "u1").astype(float)[: count or 2**16]
     return entries[np.clip(values - first, 0, entries.size - 1).astype(int)], bits
-
-
-def state_of(film: Dataset, folder: Path) -> Dataset:
-    path = films.saved(folder, film)
-    answered = answer_film(path, ScriptedReader(), PROMPTS)
-    assert answered.film is not None
-    uid = answered.film.source
-    sources = from_files({uid: answered.dataset}, {uid: path})
-    [made] = write_objects(samples.report(answered.film), sources, zone=ZoneInfo("UTC"), kinds=("gsps",))
-    return made.dataset
 
 
 @pytest.mark.parametrize(
@@ -533,13 +529,10 @@ def in_syntax(syntax: UID) -> bytes:
     return films.file_bytes(film)
 
 
-def jpeg_12(film: Dataset) -> bytes:
-    return bytes(imagecodecs.jpeg8_encode(film.pixel_array, 98, bitspersample=12))
-
-
 @pytest.mark.parametrize("syntax", [JPEGExtended12Bit, JPEGBaseline8Bit])
 def test_lossy_jpeg_of_12_bits_is_read_if_it_is_whole(syntax: UID) -> None:
-    film, frame = film_of({}), jpeg_12(film_of({}))
+    film = film_of({})
+    frame = bytes(imagecodecs.jpeg8_encode(film.pixel_array, 98, bitspersample=12))
 
     for gray, tolerance in (("voi", 0.01), ("mimic_jpg", 0.1)):
         read = load(with_frame(film_of({}), frame, syntax), gray)

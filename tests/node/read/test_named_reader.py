@@ -37,7 +37,7 @@ from models.contract import (
 from models.engines import scheduler
 from models.errors import DeviceLost, ModelError, ReaderFault
 from models.reading.named_reader import NamedReader, hash_of
-from node.config import ModelSettings
+from node.config import ModelSettings, Settings
 from node.dicom import header_reading
 from node.domain import Note, Reason
 from node.errors import InputError
@@ -50,7 +50,7 @@ from tests.paths import REPOSITORY
 from tests.support import films, peers, validators
 from tests.support.damage import FILM, STUDY, Bench
 from tests.support.peers import LOOPBACK
-from tests.support.service import Service, run_command, settings_for
+from tests.support.service import Service, run_command
 
 EXAMPLE = "examples.reader_onnx.onnx_reader:open_reader"
 PROMPTS = prompts.load("chexpert14")
@@ -247,9 +247,6 @@ def test_sides_go_by_the_spine_that_a_network_locates_and_none_is_named_where_it
     assert sides_of(film, header)(found.boxes[0].box) == side  # of a box that a reader corrects
 
 
-OFF_THE_FILM = [(-1, 0, 60, 60), (0, -1, 60, 60), (4, 0, 65, 60), (0, 4, 60, 61), (9, 0, 9, 60), (0, 9, 60, 9)]
-
-
 def test_a_view_a_middle_and_a_square_are_checked() -> None:
     for middle in (-0.1, 1.2):
         with pytest.raises(ReaderFault, match="must lie in 0"):
@@ -257,7 +254,7 @@ def test_a_view_a_middle_and_a_square_are_checked() -> None:
     for view in (picture(PA=1.5), replace(picture(PA=1.0), probabilities={"PA": 1.0})):
         with pytest.raises(ReaderFault, match="view breaks the contract"):
             named(Scripted(view=view)).view(GRAY)
-    for square in OFF_THE_FILM:
+    for square in ((-1, 0, 60, 60), (0, -1, 60, 60), (4, 0, 65, 60), (0, 4, 60, 61), (9, 0, 9, 60), (0, 9, 60, 9)):
         with pytest.raises(ReaderFault, match="square must lie on the film"):
             named(Scripted(square=square)).square(64, 60)
 
@@ -489,27 +486,24 @@ def test_a_film_that_it_fails_on_is_answered_and_parked(tmp_path: Path) -> None:
     assert bench.steps.read(STUDY, path.name) == "read"
 
 
-def test_a_classifier_goes_the_whole_way_of_a_film(tmp_path: Path, classifier: Path) -> None:
-    film = films.thumbnail()
-    with peers.ReceivingArchive() as archive:
-        settings = settings_for(
-            tmp_path / "node",
-            archive_port=archive.port,
-            model=ModelSettings(directory=shutil.copytree(classifier, tmp_path / "model"), reader=EXAMPLE),
-        )
-        with Service(settings, scripted=False) as service:
-            assert peers.send(film, port=service.dicom_port) == 0
-            archive.wait_for_kept(2, limit_seconds=60)
-            service.wait_for("study.finished")
-            address = f"http://{LOOPBACK}:{service.http_port}/studies/{film.StudyInstanceUID}"
-            with urllib.request.urlopen(address, timeout=30) as answer:
-                page = answer.read().decode()
-            assert service.stop() == 0
-            doctor = run_command("doctor", service.settings_path)
-            explained = run_command("explain", film.SOPInstanceUID, service.settings_path)
-        asking = ("--model", classifier, "--reader", EXAMPLE, "--prompt", "pleural effusion", "--json")
-        asked = run_command("ask", films.saved(tmp_path, film), *asking)
-        [report] = [received.dataset for received in archive.kept if received.dataset.Modality == "SR"]
+def test_a_classifier_goes_the_whole_way_of_a_film(
+    tmp_path: Path, classifier: Path, archive: peers.ReceivingArchive, settings: Settings
+) -> None:
+    film, directory = films.thumbnail(), shutil.copytree(classifier, tmp_path / "model")
+    settings = replace(settings, model=ModelSettings(directory=directory, reader=EXAMPLE))
+    with Service(settings, scripted=False) as service:
+        assert peers.send(film, port=service.dicom_port) == 0
+        archive.wait_for_kept(2, limit_seconds=60)
+        service.wait_for("study.finished")
+        address = f"http://{LOOPBACK}:{service.http_port}/studies/{film.StudyInstanceUID}"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            page = answer.read().decode()
+        assert service.stop() == 0
+        doctor = run_command("doctor", service.settings_path)
+        explained = run_command("explain", film.SOPInstanceUID, service.settings_path)
+    asking = ("--model", classifier, "--reader", EXAMPLE, "--prompt", "pleural effusion", "--json")
+    asked = run_command("ask", films.saved(tmp_path, film), *asking)
+    [report] = [received.dataset for received in archive.kept if received.dataset.Modality == "SR"]
 
     assert validators.dciodvfy(report) == []
     assert "example-classifier" in report.to_json()
