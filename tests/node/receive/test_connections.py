@@ -10,14 +10,13 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from pynetdicom.pdu import A_ASSOCIATE_AC
 from structlog.testing import capture_logs
 
 from node.config import Caller, ListenerSettings
-from node.deliver.commitment import Commitments
 from node.receive.listener import PendingConnections
 from tests.support import films, pdus, peers
 from tests.support.listening import Node, connect, is_clean, listening
@@ -134,12 +133,6 @@ def test_what_has_no_end_takes_no_memory(node: Node, recording: Recording, is_be
     assert peak < 10_000_000
 
 
-def test_an_object_of_the_longest_size_is_kept(node: Node) -> None:
-    film = films.thumbnail({"PixelData": bytes(1024 * 1024 - 10_000)})
-
-    assert peers.send(film, port=node.listener.port) == 0x0000
-
-
 def test_a_sender_that_does_not_wait_for_answers_gets_them_all(node: Node, recording: Recording) -> None:
     with pdus.associate(recording, port=node.listener.port) as hasty:
         hasty.sendall(b"".join(recording.store) * 5)
@@ -231,20 +224,14 @@ IMAGES, COMMITMENT = b"1.2.840.10008.5.1.4.1.1.1.1", b"1.2.840.10008.1.20.1"
 HEAD_BYTES = 74
 
 
-class Reports:
-    """Lets an archive report from one address."""
-
-    def may_report(self, *, calling_aet: str, host: str, is_caller: bool) -> bool:
-        return (calling_aet, host, is_caller) == ("ARCHIVE", ELSEWHERE, False)
-
-
 @pytest.mark.parametrize(
     ("calling", "address", "accepted"), [(b"TESTER", LOOPBACK, {1, 3}), (b"ARCHIVE", ELSEWHERE, {1, 5})]
 )
 def test_destinations_report_but_do_not_send(tmp_path: Path, calling: bytes, address: str, accepted: set[int]) -> None:
     sent = request(calling=calling, contexts=context() + context(3, IMAGES) + context(5, COMMITMENT))
+    archive = {"calling_aet": "ARCHIVE", "host": ELSEWHERE, "is_caller": False}
     with (
-        listening(tmp_path, commitments=cast(Commitments, Reports())) as node,
+        listening(tmp_path, commitments=Mock(may_report=lambda **who: who == archive)) as node,
         pdus.calling_from(address, node.listener.port) as caller,
     ):
         caller.settimeout(20)
@@ -297,7 +284,10 @@ def test_a_film_in_crumbs_ends_in_an_abort(node: Node, recording: Recording, wri
     node.wait_for_abort("pieces")
 
 
-def test_a_film_in_small_pieces_is_kept(node: Node, recording: Recording) -> None:
+def test_a_film_of_the_longest_size_or_in_small_pieces_is_kept(node: Node, recording: Recording) -> None:
+    longest = films.thumbnail({"PixelData": bytes(1024 * 1024 - 10_000)})
+    assert peers.send(longest, port=node.listener.port) == 0x0000
+
     film = b"".join(pdu[12:] for pdu in recording.store[1:])
     with pdus.associate(recording, port=node.listener.port) as sender:
         for size in (300, 100):  # the latter is no more than the pieces that every message may have

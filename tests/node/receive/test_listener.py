@@ -8,10 +8,12 @@ import shutil
 import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from copy import deepcopy
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -24,7 +26,7 @@ from pynetdicom.presentation import PresentationContext
 
 from node import log
 from node.commands.operate import status
-from node.config import Caller, ListenerSettings, ServerTlsSettings
+from node.config import Caller, ListenerSettings, ServerTlsSettings, Settings
 from node.dicom.header import identify
 from node.metrics import Metrics
 from node.receive.listener import Listener
@@ -33,8 +35,8 @@ from tests.node.net.test_tls import call
 from tests.support import films, peers
 from tests.support.certificates import Authority
 from tests.support.listening import TESTER, Node, listening
-from tests.support.peers import LOOPBACK, ReceivingArchive, wait_until
-from tests.support.service import Service, settings_for
+from tests.support.peers import LOOPBACK, wait_until
+from tests.support.service import Service
 
 VERIFICATION = "1.2.840.10008.1.1"
 STORAGE_COMMITMENT = "1.2.840.10008.1.20.1"
@@ -157,14 +159,10 @@ def test_a_deflate_bomb_is_never_inflated_to_find_its_study() -> None:
 
 
 def test_what_fails_on_our_side_is_answered_with_another_status(tmp_path: Path) -> None:
-    def fail(_study_uid: str) -> None:
-        raise RuntimeError("nobody hears")
-
+    fail = Mock(side_effect=RuntimeError("nobody hears"))
     listener = Listener(ListenerSettings(port=0, callers=(TESTER,)), Spool(tmp_path), Metrics(), on_kept=fail)
-    try:
+    with closing(listener):
         assert peers.send(films.thumbnail(), port=listener.port) == 0x0110
-    finally:
-        listener.close()
 
 
 def test_one_association_too_many_is_rejected_and_counted(tmp_path: Path) -> None:
@@ -224,35 +222,33 @@ def test_twenty_senders_hear_of_a_full_disk_and_succeed_later(tmp_path: Path) ->
             association.release()
 
 
-def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path) -> None:
+def test_a_conflict_is_reported_and_every_port_is_served(tmp_path: Path, settings: Settings) -> None:
     authority = Authority.found(tmp_path / "authority")
     own, scanner = authority.issue("node"), authority.issue("scanner")
     film = films.thumbnail()
     other = deepcopy(film)
     other.PixelData = bytes(reversed(other.PixelData))
-    with ReceivingArchive() as archive:
-        settings = settings_for(tmp_path / "data", archive_port=archive.port)
-        tls = ServerTlsSettings(port=0, certificate=own.certificate, key=own.key, ca=authority.certificate)
-        settings = replace(settings, listener=replace(settings.listener, tls=tls))
-        settings = replace(settings, http=replace(settings.http, probe_port=0))
-        with Service(settings) as service:
-            tls_port = int(str(service.logged("service.ready")[0]["tls_port"]))
-            assert call(tls_port, authority, scanner)
-            probes = f"http://{LOOPBACK}:{service.logged('service.ready')[0]['probe_port']}"
-            answers = [httpx2.get(f"{probes}{path}") for path in ("/live", "/ready", "/metrics", "/", "/login")]
-            assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404]
-            assert peers.send(film, port=service.dicom_port) == 0x0000
-            service.wait_for("study.finished")
-            metrics = httpx2.get(f"{probes}/metrics").text
-            for step in ("receive", "plan", "route", "decode", "read", "write"):
-                assert f'cxr_step_duration_seconds_count{{step="{step}"}} 1.0' in metrics
+    tls = ServerTlsSettings(port=0, certificate=own.certificate, key=own.key, ca=authority.certificate)
+    settings = replace(settings, listener=replace(settings.listener, tls=tls))
+    settings = replace(settings, http=replace(settings.http, probe_port=0))
+    with Service(settings) as service:
+        tls_port = int(str(service.logged("service.ready")[0]["tls_port"]))
+        assert call(tls_port, authority, scanner)
+        probes = f"http://{LOOPBACK}:{service.logged('service.ready')[0]['probe_port']}"
+        answers = [httpx2.get(f"{probes}{path}") for path in ("/live", "/ready", "/metrics", "/", "/login")]
+        assert [answer.status_code for answer in answers] == [200, 200, 200, 404, 404]
+        assert peers.send(film, port=service.dicom_port) == 0x0000
+        service.wait_for("study.finished")
+        metrics = httpx2.get(f"{probes}/metrics").text
+        for step in ("receive", "plan", "route", "decode", "read", "write"):
+            assert f'cxr_step_duration_seconds_count{{step="{step}"}} 1.0' in metrics
 
-            assert peers.send(other, port=service.dicom_port) == 0x0000
+        assert peers.send(other, port=service.dicom_port) == 0x0000
 
-            assert service.wait_for("instance.conflict")["sop_instance_uid"] == film.SOPInstanceUID
-            (conflict,) = status(settings)["conflicts"]
-            assert conflict["study"] == film.StudyInstanceUID
-            assert Path(conflict["file"]).is_file()
-            assert service.stop() == 0
-        assert len(service.logged("study.finished")) == 1
-        assert len(service.logged("study.submitted")) == 1
+        assert service.wait_for("instance.conflict")["sop_instance_uid"] == film.SOPInstanceUID
+        (conflict,) = status(settings)["conflicts"]
+        assert conflict["study"] == film.StudyInstanceUID
+        assert Path(conflict["file"]).is_file()
+        assert service.stop() == 0
+    assert len(service.logged("study.finished")) == 1
+    assert len(service.logged("study.submitted")) == 1
