@@ -15,14 +15,8 @@ from node.service import app
 from node.store import files
 from node.store.spool import Spool
 from tests.support import films
-from tests.support.service import settings_for
 
 STUDY = "1.2.3"
-
-
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    return settings_for(tmp_path / "node", archive_port=104)
 
 
 @pytest.fixture

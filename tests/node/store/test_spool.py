@@ -459,9 +459,7 @@ def has_other(folder: Path, known: Dataset | bytes, other: Dataset | bytes) -> b
 
 def renamed(film: Dataset) -> Dataset:
     """The same picture of a patient whose name was corrected."""
-    other = deepcopy(film)
-    other.PatientName = "Corrected^Name^Which^Is^Longer"
-    return other
+    return films.changed(deepcopy(film), {"PatientName": "Corrected^Name^Which^Is^Longer"})
 
 
 def repainted(film: Dataset) -> Dataset:
