@@ -102,11 +102,14 @@ def test_questions_stay_with_the_film_and_are_counted_by_source(asked: Finished)
     assert sent == [(True, None), (False, "no such destination"), (False, None)]
 
 
-def test_a_question_that_cannot_be_asked_is_refused(asked: Finished) -> None:
+def test_a_question_that_cannot_be_asked_is_refused_also_of_a_film_that_is_looked_at(asked: Finished) -> None:
     pages = asked.client()
-    for body, status, words in REFUSED:
-        answer = pages.post(PATH, json=body)
-        assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True), body
+    look = taken(pages, picture(PNG), kind=PNG)
+    for path in (PATH, f"/api/v1/looks/{look['id']}/questions"):
+        for body, status, words in REFUSED:
+            answer = pages.post(path, json=body)
+            assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True), (path, body)
+            assert str(asked.spool.directory) not in answer.text
     unknown = PATH.replace(str(FILM.SOPInstanceUID), "1.2.3.4")
     assert pages.post(unknown, json=EDEMA).status_code == 404
     assert pages.post(f"/api/v1/questions/{'0' * 32}/send").status_code == 404
@@ -357,14 +360,6 @@ def test_a_film_whose_upload_is_cancelled_is_not_kept(node: Finished) -> None:
     assert sorted(node.spool.directory.glob("looks/*")) == before
 
 
-def test_a_question_is_refused_as_about_any_film(node: Finished, client: TestClient) -> None:
-    look = taken(client, picture(PNG), kind=PNG)
-    for body, status, words in REFUSED:
-        answer = client.post(f"/api/v1/looks/{look['id']}/questions", json=body)
-        assert (answer.status_code, words in str(answer.json()["detail"])) == (status, True), body
-        assert str(node.spool.directory) not in answer.text
-
-
 def test_a_film_is_forgotten_after_its_time_at_the_end_and_at_the_next_start(tmp_path: Path) -> None:
     folder = tmp_path / "looks"
     looks = Looks(folder, seconds=0.3, pause_seconds=0.05)
@@ -413,7 +408,7 @@ class Clock:
         return self.now
 
 
-def test_a_burst_passes_for_each_key_and_the_rest_waits() -> None:
+def test_a_burst_passes_for_each_key_the_rest_waits_and_several_pass_together_or_not_at_all() -> None:
     clock = Clock()
     limit = RateLimit(burst=3, seconds=10.0, clock=clock)
 
@@ -424,6 +419,12 @@ def test_a_burst_passes_for_each_key_and_the_rest_waits() -> None:
     assert limit.seconds_left("ada") == limit.seconds_left("ada") == 0, "to ask how long to wait takes nothing"
     assert [limit.take("ada") for _ in range(2)] == [0, 10.0]
 
+    several = RateLimit(burst=3, seconds=10.0, clock=clock)
+    assert [several.take("ada", 2), several.take("ada", 2), several.take("ada")] == [0, 10.0, 0]
+    assert several.take("eve", 5) == 0
+    clock.now += 30.0
+    assert several.take("eve", 5) == 0
+
 
 def test_a_user_asks_thirty_questions_at_once_and_two_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rate = parts_of(settings_for(tmp_path, archive_port=104)).rate
@@ -431,16 +432,6 @@ def test_a_user_asks_thirty_questions_at_once_and_two_a_second(tmp_path: Path, m
 
     assert [rate.take("ada", 29), rate.take("ada"), rate.take("ada")] == [0, 0, 0.5]
     assert rate.take("eve") == 0
-
-
-def test_several_are_taken_together_or_not_at_all() -> None:
-    clock = Clock()
-    limit = RateLimit(burst=3, seconds=10.0, clock=clock)
-
-    assert [limit.take("ada", 2), limit.take("ada", 2), limit.take("ada")] == [0, 10.0, 0]
-    assert limit.take("eve", 5) == 0
-    clock.now = 30.0
-    assert limit.take("eve", 5) == 0
 
 
 def test_the_key_used_longest_ago_is_forgotten_first() -> None:
