@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -21,9 +22,7 @@ from node.store.folders import fault_of_folder, require_honest
 from tests.support.fakes import ScriptedReader
 from tests.support.service import settings_for
 
-
-def refuse(*_paths: Path) -> None:
-    raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+refuse = mock.Mock(side_effect=OSError(errno.EPERM, os.strerror(errno.EPERM)))
 
 
 def test_a_good_folder_has_no_fault_and_stays_empty(tmp_path: Path) -> None:
@@ -73,10 +72,7 @@ def test_no_port_is_opened_on_a_folder_that_lies(tmp_path: Path, monkeypatch: py
 def test_a_sync_that_fails_is_refused_but_not_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_refused: bool
 ) -> None:
-    def fail(_descriptor: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "fsync", fail)
+    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(number, os.strerror(number))))
 
     with pytest.raises(InputError, match="cannot be used") if is_refused else nullcontext():
         require_honest(tmp_path, is_shared=False)

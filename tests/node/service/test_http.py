@@ -30,17 +30,10 @@ def served() -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture
-def soft_limit() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 def ask(
-    served: Served, path: str, *, method: str = "GET", headers: dict[str, str] | None = None
+    served: Served, path: str, *, method: str = "GET", headers: dict[str, str] | None = None, host: str = LOOPBACK
 ) -> tuple[http.client.HTTPResponse, bytes]:
-    connection = http.client.HTTPConnection(LOOPBACK, served.port, timeout=30)
+    connection = http.client.HTTPConnection(host, served.port, timeout=30)
     connection.request(method, path, headers=headers or {})
     answer = connection.getresponse()
     content = answer.read()
@@ -183,24 +176,23 @@ def test_a_closing_server_ends_only_idle_connections_at_once() -> None:
 
 def test_it_serves_on_ipv6_and_an_address_in_use_is_an_error_at_once(served: Served) -> None:
     with serving(host="::1") as other:
-        connection = http.client.HTTPConnection("::1", other.port, timeout=30)
-        connection.request("GET", "/live")
-        assert connection.getresponse().status == 200
-        connection.close()
+        answer, _ = ask(other, "/live", host="::1")
+        assert answer.status == 200
 
     with pytest.raises(OSError, match="in use"), serving(port=served.port):
         pass
 
 
-@pytest.mark.usefixtures("soft_limit")
 @pytest.mark.parametrize(
     ("descriptors", "associations", "connections"),
     [(1024, 20, 256), (1024, 200, 174), (1024, 1000, 32), (512, 20, 202), (4096, 20, 256)],
 )
 def test_films_have_the_first_claim_on_descriptors(descriptors: int, associations: int, connections: int) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
-
-    limits = limits_for(ListenerSettings(max_associations=associations))
+    try:
+        limits = limits_for(ListenerSettings(max_associations=associations))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert limits.connections == connections

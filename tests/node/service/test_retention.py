@@ -119,26 +119,7 @@ def test_a_study_with_an_answer_to_be_sent_or_that_cannot_be_read_stays_alone(sh
     assert shelf.removable() == [other.study_uid]
 
 
-def test_retention_removes_files_and_rows(shelf: Shelf) -> None:
-    shelf.orders.keep(ordered(accession="A-17"))
-    for path in shelf.spool.directory.glob("orders/*"):
-        os.utime(path, (1, 1))
-    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
-    notices.take(shelf.spool.directory, [ward], STUDY, {"edema": "Edema"})
-    folder = shelf.spool.directory
-    gone, there = (left_behind(folder, name, days_ago=days) for name, days in (("gone", 1.1), ("there", 0.9)))
-
-    shelf.clean(keep_days=30)
-
-    assert shelf.spool.instances(STUDY) == ()
-    assert list(folder.glob("notices/*/*.json")) == []
-    assert [path.exists() for path in (*gone, *there)] == [False, False, True, True]
-    assert shelf.ledger.study_state(STUDY) is None
-    assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
-    assert [limit < NOW - timedelta(days=29) for limit in shelf.forgotten] == [True]
-
-
-def test_a_patient_leaves_every_file_of_the_database_with_the_study(shelf: Shelf) -> None:
+def test_retention_removes_files_and_rows_and_a_patient_from_every_file_of_the_database(shelf: Shelf) -> None:
     said = {"issuer": "", "accession": "", "study_date": "", "modality": "DX", "station": "", "search": "qzvxwkjp"}
     row = PatientRow(study_uid=STUDY, number=0, name="Qzvxwkjp", patient_id="7", **said)
     set_patients(shelf.ledger.tables, STUDY, [row])
@@ -147,16 +128,26 @@ def test_a_patient_leaves_every_file_of_the_database_with_the_study(shelf: Shelf
         return [path for path in shelf.spool.directory.glob("*.sqlite*") if b"zvxwkjp" in path.read_bytes()]
 
     assert named()
+    shelf.orders.keep(ordered(accession="A-17"))
+    for path in shelf.spool.directory.glob("orders/*"):
+        os.utime(path, (1, 1))
+    ward = NotifySettings(name="ward", pages="https://a", url="https://b")
+    notices.take(shelf.spool.directory, [ward], STUDY, {"edema": "Edema"})
+    folder = shelf.spool.directory
+    gone, there = (left_behind(folder, name, days_ago=days) for name, days in (("gone", 1.1), ("there", 0.9)))
+
+    with files.lock(folder / "retention.lock"):  # as another process that cleans
+        shelf.clean(keep_days=30)
+    assert (shelf.forgotten, shelf.removable()) == ([], [STUDY])
     shelf.clean(keep_days=30)
 
+    assert shelf.spool.instances(STUDY) == ()
+    assert list(folder.glob("notices/*/*.json")) == []
+    assert [path.exists() for path in (*gone, *there)] == [False, False, True, True]
+    assert shelf.ledger.study_state(STUDY) is None
+    assert find(shelf.orders, study_uid=STUDY, accession="A-17") is None
+    assert [limit < NOW - timedelta(days=29) for limit in shelf.forgotten] == [True]
     assert named() == []
-
-
-def test_of_several_processes_on_one_folder_one_cleans_at_a_time(shelf: Shelf) -> None:
-    with files.lock(shelf.spool.directory / "retention.lock"):
-        shelf.clean(keep_days=30)
-
-    assert (shelf.forgotten, shelf.removable()) == ([], [STUDY])
 
 
 def test_rows_of_an_interrupted_removal_are_removed_later(shelf: Shelf) -> None:

@@ -26,20 +26,13 @@ class Engine:
             assert self._changed.wait_for(lambda: len(self.taken) >= count, timeout=20)
 
 
-def started(engine: Engine) -> Submitter:
-    """A submitter that has handed on a first study."""
+def test_a_study_is_handed_on_at_most_once_a_second_and_waits_for_no_other() -> None:
+    engine = Engine()
     submitter = Submitter(engine.touch_study)
     submitter.submit("1")
     assert not submitter.is_alive
     submitter.start()
     engine.wait_for(1)
-    return submitter
-
-
-def test_a_study_is_handed_on_at_most_once_a_second_and_waits_for_no_other() -> None:
-    engine = Engine()
-    submitter = started(engine)
-
     for _ in range(100):
         submitter.submit("1")
     submitter.submit("2")
