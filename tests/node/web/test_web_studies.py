@@ -165,7 +165,7 @@ def test_an_output_has_the_bytes_that_were_written_and_one_that_is_gone_is_not_c
     assert (page.count("no longer here"), f"/outputs/{kept}" in page, f"/outputs/{gone}" in page) == (1, True, False)
 
 
-def test_a_picture_is_the_film_as_displayed_also_inverted_and_small(node: Node) -> None:
+def test_a_picture_is_the_film_as_displayed_also_inverted_small_or_in_another_window(node: Node) -> None:
     whole, inverted = node.pixels(), node.pixels("?invert=true")
     assert node.client.get(node.picture).headers["content-type"] == "image/png"
     assert np.array_equal(whole, decoded.picture_of(node.alone))
@@ -175,8 +175,6 @@ def test_a_picture_is_the_film_as_displayed_also_inverted_and_small(node: Node) 
         assert max(rows, columns) == size
         assert columns / rows == pytest.approx(node.alone.Columns / node.alone.Rows, rel=0.02)
 
-
-def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
     center, width = map(float, node.client.get(node.picture).headers["x-window"].split())
     narrow = node.pixels(f"?center={center}&width={width / 4}")
     told = node.client.get(f"{node.picture}?center={center + 1}&width={width / 4}").headers["x-window"]
@@ -186,9 +184,9 @@ def test_a_window_changes_what_is_black_and_white(node: Node) -> None:
     assert (narrow == 0).mean() > (node.pixels() == 0).mean()
     assert node.client.get(f"{node.picture}?center=5").status_code == 422, "half a window"
     exposed = stored.levels.values[stored.levels.exposed]
-    shown, inverted = (node.client.get(f"{node.picture}{query}").headers for query in ("", "?invert=true"))
-    assert list(map(float, shown["x-values"].split())) == [exposed.min(), exposed.max()]
-    assert (shown["x-dark"], inverted["x-dark"]) == ("high", "low"), "a film of MONOCHROME1"
+    plain, negative = (node.client.get(f"{node.picture}{query}").headers for query in ("", "?invert=true"))
+    assert list(map(float, plain["x-values"].split())) == [exposed.min(), exposed.max()]
+    assert (plain["x-dark"], negative["x-dark"]) == ("high", "low"), "a film of MONOCHROME1"
 
 
 def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
@@ -200,13 +198,18 @@ def test_the_window_of_a_film_shows_it_as_it_is_displayed() -> None:
         Window(center=1.0, width=0.0)
 
 
-def test_rows_of_findings_say_what_the_study_says(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_findings_say_what_a_settled_study_says_and_accession_numbers_to_who_may_see_patients(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uid = str(node.mixed[0].StudyInstanceUID)
+    node.finished.ledger.set_study(uid, "finished")
+    assert uid not in {row["study"] for row in node.findings()["rows"]}
     monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
     frontal, lateral = (
         next(f for f in node.study(one)["films"] if f["uid"] == one.SOPInstanceUID) for one in node.mixed
     )
     of_film = {
-        "study": str(node.mixed[0].StudyInstanceUID),
+        "study": uid,
         "series": "1.2.3.9",
         **{name: frontal[name] for name in ("received_at", "model", "engine", "prompts")},
     }
@@ -228,15 +231,6 @@ def test_rows_of_findings_say_what_the_study_says(node: Node, monkeypatch: pytes
     (other,) = [row for row in rows if row["film"] == lateral["uid"]]
     assert (other["finding"], other["state"], other["boxes"], other["probability"]) == (None, "not_processed", [], None)
 
-
-def test_a_study_that_changes_now_has_no_rows_yet(node: Node) -> None:
-    uid = str(node.mixed[0].StudyInstanceUID)
-    node.finished.ledger.set_study(uid, "finished")
-    assert uid not in {row["study"] for row in node.findings()["rows"]}
-
-
-def test_only_who_may_see_patients_gets_accession_numbers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings, "_SETTLED_SECONDS", 0.0)
     with capture_logs() as lines:
         shown = node.finished.client(user="ada").get("/api/v1/findings").json()["rows"]
         assert {row["accession"] for row in node.findings()["rows"]} == {None}
