@@ -12,6 +12,7 @@ import struct
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -26,10 +27,7 @@ from node.domain import JsonObject
 from node.errors import InputError, NodeError
 from node.output_kinds import DEFAULT_OUTPUTS
 from node.outputs.asked_question import answer_to_json
-from node.prompt_set import PromptSet
 from node.read import open_film, prompts
-from node.read.decoding import Radiograph
-from node.read.model import Reading
 from tests.support import films
 from tests.support.documents import evidence
 from tests.support.fakes import ScriptedReader
@@ -227,23 +225,9 @@ def test_prompts_and_boxes_pair_up_only_if_there_is_one_each(
         assert [(question.prompt, question.box is not None) for question in questions] == expected
 
 
-class Counting(ScriptedReader):
-    """Counts the films that it reads, and stops before one of them if it is told to."""
-
-    def __init__(self, *, stop_at: int = 0) -> None:
-        super().__init__()
-        self.count, self._stop_at = 0, stop_at
-
-    def read(self, image: Radiograph, prompts: PromptSet) -> Reading:
-        self.count += 1
-        if self.count == self._stop_at:
-            raise KeyboardInterrupt
-        return super().read(image, prompts)
-
-
 def read_counted(folder: Path, out: Path, reader: ScriptedReader, zone: str = "UTC") -> list[str]:
     """Read a folder; the outcome of each file."""
-    outcomes: list[str] = []
+    outcomes = list[str]()
     read_files.check_folder(out)
     command = read_files.FileReader(
         reader=reader,
@@ -251,8 +235,7 @@ def read_counted(folder: Path, out: Path, reader: ScriptedReader, zone: str = "U
         zone=ZoneInfo(zone),
         on_file=lambda _path, outcome: outcomes.append(outcome),
     )
-    for _ in command.read(read_files.collect([folder]), out):
-        pass
+    list(command.read(read_files.collect([folder]), out))
     return outcomes
 
 
@@ -261,13 +244,16 @@ def test_what_was_read_before_a_stop_is_not_read_again(tmp_path: Path) -> None:
     for name in "abcde":
         saved(folder, name, films.as_another(films.thumbnail(), name, study=name))
 
-    with pytest.raises(KeyboardInterrupt):
-        read_counted(folder, out, Counting(stop_at=4))
+    reader = ScriptedReader()
+    with mock.patch.object(reader, "read", wraps=reader.read) as reading:
+        reading.side_effect = [*[mock.DEFAULT] * 3, KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            read_counted(folder, out, reader)
     assert len(list(out.rglob("report.json"))) == 3
 
-    second = Counting()
-    assert sorted(read_counted(folder, out, second)) == ["done before"] * 3 + ["read"] * 2
-    assert second.count == 2
+    with mock.patch.object(reader, "read", wraps=reader.read) as reading:
+        assert sorted(read_counted(folder, out, reader)) == ["done before"] * 3 + ["read"] * 2
+    assert reading.call_count == 2
     assert len(list(out.rglob("report.json"))) == 5
 
 
