@@ -183,7 +183,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return node
 
 
-def test_a_study_is_told_from_first_object_to_last_delivery(finished: Finished) -> None:
+def test_a_study_is_told_from_first_object_to_last_delivery_also_in_plain_lines(
+    finished: Finished, tmp_path: Path
+) -> None:
     folder = finished.settings.storage.directory
     before = state_of(folder)
 
@@ -211,11 +213,7 @@ def test_a_study_is_told_from_first_object_to_last_delivery(finished: Finished) 
     assert steps[0] == f"{LATERAL.SOPInstanceUID} (lateral): {ADVICE[Reason.LATERAL]}"
     assert state_of(folder) == before
 
-
-def test_plain_lines_say_the_same_in_the_sites_time_and_of_one_object_no_more(
-    finished: Finished, tmp_path: Path
-) -> None:
-    output = explain_uid(STUDY, finished.settings).deliveries[0].delivery.sop_instance_uid
+    output = content.deliveries[0].delivery.sop_instance_uid
     of_film, of_output = (explain_uid(uid, finished.settings) for uid in (str(LATERAL.SOPInstanceUID), output))
     settings_path = written(tmp_path, finished.settings)
 
