@@ -70,12 +70,6 @@ def spread(found: Finding) -> Finding:
     return replace(found, boxes=(*boxes, replace(last, evidence=Evidence(zone=None, extent=0.0))))
 
 
-def change(earlier: Finding, later: Finding) -> tuple[Change, Obstacle | None]:
-    """What became of one finding."""
-    [found] = compare(seen(earlier), seen(later), error=ERROR).findings
-    return found.change, found.obstacle
-
-
 def corrected() -> Finding:
     """A pleural effusion that a reader confirmed."""
     return replace(covering(0.3), reader=ReaderMark(what=Assessment.ACCEPTED, by="ada", at=NOON))
@@ -114,7 +108,9 @@ def gone(probability: float) -> Finding:
 def test_a_change_counts_beyond_the_error(
     earlier: Finding, later: Finding, expected: tuple[Change, Obstacle | None]
 ) -> None:
-    assert change(earlier, later) == expected
+    [found] = compare(seen(earlier), seen(later), error=ERROR).findings
+
+    assert (found.change, found.obstacle) == expected
 
 
 def test_what_only_one_film_was_asked_for_is_not_compared_nor_called_unreported() -> None:
