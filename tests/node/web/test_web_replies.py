@@ -139,7 +139,7 @@ def test_a_drawn_box_is_answered_by_report_and_network(node: Node) -> None:
     assert (question["prompt"], question["box"]) == (None, box["box"])
 
 
-def test_words_that_cannot_be_answered_are_refused(node: Node) -> None:
+def test_words_that_cannot_be_answered_are_refused_and_a_model_that_cannot_compare_says_why(node: Node) -> None:
     bodies: tuple[tuple[Content, int], ...] = (
         ({"text": " "}, 422),
         ({"text": "x" * 301}, 422),
@@ -150,15 +150,12 @@ def test_words_that_cannot_be_answered_are_refused(node: Node) -> None:
     for body, status in bodies:
         answered, content = node.ask(**body)
         assert (answered, content["status"]) == (status, status), body
-
-
-def test_a_model_that_cannot_compare_says_why(node: Node) -> None:
     reply = node.reply("what changed?")
     assert reply["text"].startswith("This model cannot compare films: nobody measured on such films ")
     assert (reply["earlier"], reply["changes"]) == ([], [])
 
 
-def test_films_are_compared_with_the_last_one_before_or_the_one_that_is_named(signed_in: Node) -> None:
+def test_films_of_one_patient_alone_are_compared_the_last_one_before_or_the_one_that_is_named(signed_in: Node) -> None:
     reply = signed_in.reply("what changed?")
     last, first = reply["earlier"]
     assert [last["at"], first["at"]] == ["2026-11-03 09:30", "2026-11-01 09:30"]
@@ -175,8 +172,6 @@ def test_films_are_compared_with_the_last_one_before_or_the_one_that_is_named(si
     assert (by_day["compared_with"], by_day["earlier"]) == (None, [last, first])
     assert by_day["text"].startswith("Choose the earlier film")
 
-
-def test_films_that_are_not_of_one_patient_are_not_compared(signed_in: Node) -> None:
     for other in ("other patient", "other issuer", "nameless", "last"):
         status, content = signed_in.ask("what changed?", earlier=taken(other, at="02").SOPInstanceUID)
         assert (status, "one patient" in content["detail"]) == (409, True), other
