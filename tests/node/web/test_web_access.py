@@ -135,7 +135,7 @@ def test_another_site_reads_and_changes_nothing_and_signs_nobody_in_or_out(
     assert guarded.post("/logout", headers=headers).status_code == 403
 
 
-def test_a_browser_needs_the_token_and_a_program_does_not(local: TestClient) -> None:
+def test_this_machine_may_do_all_but_a_browser_without_a_token_or_a_proxy_on_it_may_not(local: TestClient) -> None:
     user = local.get(WHO).json()
     browser = {"origin": ADDRESS, "sec-fetch-site": "same-origin"}
 
@@ -145,9 +145,6 @@ def test_a_browser_needs_the_token_and_a_program_does_not(local: TestClient) -> 
     assert local.post(WHO, headers={**browser, "x-csrf-token": "wrong"}).status_code == 403
     assert local.post(WHO, headers={"cookie": "a=b"}).status_code == 403
     assert local.post(WHO, headers={**browser, "x-csrf-token": user["token"]}).status_code == 200
-
-
-def test_an_unlisted_proxy_on_this_machine_is_not_this_machine(local: TestClient) -> None:
     for header in ("x-forwarded-for", "forwarded", "via", "x-real-ip", "x-forwarded-proto", "x-forwarded-port"):
         assert local.get(WHO, headers={header: "10.0.0.9"}).json()["title"] == "proxy"
 
@@ -190,23 +187,26 @@ def test_a_session_is_begun_used_and_ended(guarded: TestClient) -> None:
     assert [(line["event"], line["user"]) for line in lines] == [("session.begun", "ada"), ("session.ended", "ada")]
 
 
-def test_the_cookie_is_hidden_from_scripts_and_other_sites(guarded: TestClient) -> None:
+def test_the_cookie_of_a_session_is_hidden_and_cannot_be_forged_and_changes_need_the_token_too(
+    guarded: TestClient,
+) -> None:
     answer = guarded.post("/login", data={"user": "ada", "password": PASSWORD}, headers=BROWSER)
 
     attributes = {part.strip().lower() for part in answer.headers["set-cookie"].split(";")}
     assert {"httponly", "samesite=lax", "path=/"} <= attributes
     assert "secure" not in attributes
     assert "vary" not in guarded.get("/static/page.css").headers, "a style is cached for every session"
-
-
-def test_a_session_needs_its_token_for_changes(guarded: TestClient) -> None:
-    sign_in(guarded)
     token = guarded.get(WHO).json()["token"]
-
     assert guarded.post(WHO).json()["title"] == "token"
     assert guarded.post(WHO, headers={"x-csrf-token": token, "origin": ADDRESS}).status_code == 200
     sign_in(guarded)
     assert guarded.post(WHO, headers={"x-csrf-token": token}).json()["title"] == "token"
+
+    ((name, value),) = guarded.cookies.items()
+    guarded.cookies.clear()
+    for forged in (value[:-2], f"x{value[1:]}", "", "x" * 5000):
+        assert guarded.get(WHO, headers={"cookie": f"{name}={forged}"}).status_code == 401
+    assert guarded.get(WHO, headers={"cookie": f"{name}={value}"}).status_code == 200
 
 
 def test_a_changed_user_has_no_session_any_more(guarded: TestClient, tmp_path: Path) -> None:
@@ -223,16 +223,6 @@ def test_a_changed_user_has_no_session_any_more(guarded: TestClient, tmp_path: P
     assert guarded.get(WHO).status_code == 401
 
 
-def test_a_forged_cookie_is_no_session(guarded: TestClient) -> None:
-    sign_in(guarded)
-    ((name, value),) = guarded.cookies.items()
-    guarded.cookies.clear()
-
-    for forged in (value[:-2], f"x{value[1:]}", "", "x" * 5000):
-        assert guarded.get(WHO, headers={"cookie": f"{name}={forged}"}).status_code == 401
-    assert guarded.get(WHO, headers={"cookie": f"{name}={value}"}).status_code == 200
-
-
 def test_programs_send_user_and_password_with_each_request(guarded: TestClient) -> None:
     first, again = (guarded.post(WHO, auth=("ada", PASSWORD)) for _ in range(2))
 
@@ -244,10 +234,10 @@ def test_programs_send_user_and_password_with_each_request(guarded: TestClient) 
     assert guarded.post(WHO, auth=("ada", PASSWORD), headers={"origin": ADDRESS}).json()["title"] == "token"
 
 
-def test_a_proxy_names_its_user(behind_proxy: TestClient) -> None:
-    headers = [(b"x-remote-user", "J\u00fcrgen".encode()), (b"x-forwarded-for", b"1.1.1.1, 10.0.0.9")]
+def test_a_proxy_names_its_user_who_may_change_what_a_page_shows(behind_proxy: TestClient) -> None:
+    named = [(b"x-remote-user", "J\u00fcrgen".encode()), (b"x-forwarded-for", b"1.1.1.1, 10.0.0.9")]
 
-    user = behind_proxy.get(WHO, headers=headers).json()
+    user = behind_proxy.get(WHO, headers=named).json()
 
     assert (user["name"], user["means"], user["host"]) == ("J\u00fcrgen", "proxy", "10.0.0.9")
     assert user["role"] == "administrator", "no header tells of roles"
@@ -262,8 +252,6 @@ def test_a_proxy_names_its_user(behind_proxy: TestClient) -> None:
 
     assert asyncio.run(in_latin_1()) == 401
 
-
-def test_a_page_behind_a_proxy_may_change_what_it_shows(behind_proxy: TestClient) -> None:
     headers = {"x-remote-user": "ada", "origin": "https://chex.example", "sec-fetch-site": "same-origin"}
     token = behind_proxy.get(WHO, headers={"x-remote-user": "ada"}).json()["token"]
 
