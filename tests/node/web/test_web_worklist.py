@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,11 @@ from pydicom.dataset import Dataset
 from starlette.testclient import TestClient
 from structlog.testing import capture_logs
 
-from node.config import Settings
 from node.settings.http import HttpSettings
 from node.store.ledger import open_ledger
 from node.store.worklist import PatientRow, set_patients
 from node.web import application
+from tests.node.web.test_web_study_actions import shown
 from tests.support import films
 from tests.support.finished import Finished, pages_of, parts_of
 from tests.support.service import settings_for
@@ -36,10 +35,6 @@ def film_of(number: int) -> Dataset:
     film.SpecificCharacterSet = "ISO_IR 192"
     values = {"PatientName": name, "PatientID": patient, "AccessionNumber": accession, "StudyDate": date}
     return films.changed(film, {**values, "StationName": station, "Modality": "DX"})
-
-
-def shown(settings: Settings) -> Settings:
-    return replace(settings, http=replace(settings.http, show_patient=True))
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +98,12 @@ def test_findings_of_two_patients_stand_beside_no_name(tmp_path: Path) -> None:
     assert several == ["1.2", "1.3", "1.4"], "the others may be of one"
 
 
-def test_a_search_finds_by_what_a_film_names_and_stands_in_no_address(node: Finished) -> None:
+def test_a_search_finds_by_what_a_film_names_stands_in_no_address_and_keeps_order_and_filters(node: Finished) -> None:
     for text, names in (("room 1", [CARLA, ANNA]), ("nobody", []), ("muller", [BERND]), ("P-3", [CARLA])):
         place = searched(node, text)
         page = page_of(node, place)
         assert (people(page), f'value="{text}"' in page, text in place) == (names, True, False)
 
-
-def test_a_search_is_sorted_and_keeps_the_other_filters(node: Finished) -> None:
     page = page_of(node, searched(node, "room 1"))
     (link,) = re.findall(r'<a href="([^"]*sort=accession)">Accession', page)
     assert people(page_of(node, link)) == [ANNA, CARLA]
@@ -122,7 +115,7 @@ def test_a_search_is_sorted_and_keeps_the_other_filters(node: Finished) -> None:
     assert f'href="{place.replace("sort=-date", "sort=urgent")}"' in page, "and so does another order"
 
 
-def test_an_address_filters_and_sorts(node: Finished) -> None:
+def test_an_address_filters_and_sorts_and_what_it_cannot_name_is_refused_and_not_repeated(node: Finished) -> None:
     for query, names in (
         ("from=2026-11-02", [CARLA, BERND]),
         ("to=2026-11-02", [BERND, ANNA]),
@@ -135,6 +128,11 @@ def test_an_address_filters_and_sorts(node: Finished) -> None:
         ("page=2", []),
     ):
         assert people(page_of(node, f"/?{query}")) == names, query
+    for query in ("sort=Adler", "finding=Adler", "destination=Adler", "from=Adler", "q=Adler"):
+        page = page_of(node, f"/?{query}")
+        assert ('id="refused"' in page, "Adler" in page) == (True, False), query
+    page = page_of(node, "/?search=forgotten")
+    assert ("Type it again." in page, "Adler" in page) == (True, False)
 
 
 def test_nothing_is_shown_over_a_proxy_that_is_not_trusted_or_searched_by_another_site(node: Finished) -> None:
@@ -148,14 +146,6 @@ def test_nothing_is_shown_over_a_proxy_that_is_not_trusted_or_searched_by_anothe
         foreign, own = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}, {"Origin": ADDRESS}
         found = [guarded.post("/search", data={"text": "adler"}, headers=headers) for headers in (foreign, own)]
         assert [answer.status_code for answer in found] == [403, 200]
-
-
-def test_what_is_unknown_or_was_forgotten_is_refused_and_not_repeated(node: Finished) -> None:
-    for query in ("sort=Adler", "finding=Adler", "destination=Adler", "from=Adler", "q=Adler"):
-        page = page_of(node, f"/?{query}")
-        assert ('id="refused"' in page, "Adler" in page) == (True, False), query
-    page = page_of(node, "/?search=forgotten")
-    assert ("Type it again." in page, "Adler" in page) == (True, False)
 
 
 def test_a_node_without_the_setting_names_nobody(tmp_path: Path) -> None:
