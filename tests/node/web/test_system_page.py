@@ -99,30 +99,6 @@ def test_a_paused_destination_says_why_and_since_when_until_it_accepts_again(pag
     assert "accepts results" in text and f"<td>{accepted:%Y-%m-%d %H:%M}" in text
 
 
-def harmed(settings: Settings, what: str) -> Settings:
-    """Do something to a node, and return the settings that it then has."""
-    directory, storage = settings.storage.directory, settings.storage
-    free_mib = shutil.disk_usage(directory).free // 2**20
-    match what:
-        case "parked":
-            with open_ledger(storage) as ledger:
-                ledger.set_study("1.2", "parked", stage="read", reason="why")
-                ledger.set_delivery(DELIVERY, DeliveryState.PARKED, attempts=1, reason="refused")
-        case "disk full":
-            return replace(settings, storage=replace(storage, min_free_mib=free_mib * 2))
-        case "disk nearly full":
-            return replace(settings, storage=replace(storage, min_free_mib=free_mib * 3 // 4))
-        case "disk gone":
-            shutil.rmtree(directory)
-        case "database away":
-            return on_database(settings, f"postgresql://node@{LOOPBACK}:{free_port()}/chex")
-        case "film damaged":
-            received.note_damage(directory, "film")
-        case "database damaged":
-            (directory / "ledger.sqlite.damaged-20260102T030405Z").touch()
-    return settings
-
-
 def certified(
     settings: Settings, *, days: int, of_authority: int = 90, is_chained: bool = False, is_readable: bool = True
 ) -> HttpTlsSettings:
@@ -149,9 +125,27 @@ def certified(
     ],
 )
 def test_each_trouble_is_found_and_named(pages: Pages, what: str, key: str, title: str) -> None:
-    changed = harmed(pages.settings, what)
+    settings, storage = pages.settings, pages.settings.storage
+    free_mib = shutil.disk_usage(storage.directory).free // 2**20
+    match what:
+        case "parked":
+            with open_ledger(storage) as ledger:
+                ledger.set_study("1.2", "parked", stage="read", reason="why")
+                ledger.set_delivery(DELIVERY, DeliveryState.PARKED, attempts=1, reason="refused")
+        case "disk full":
+            settings = replace(settings, storage=replace(storage, min_free_mib=free_mib * 2))
+        case "disk nearly full":
+            settings = replace(settings, storage=replace(storage, min_free_mib=free_mib * 3 // 4))
+        case "disk gone":
+            shutil.rmtree(storage.directory)
+        case "database away":
+            settings = on_database(settings, f"postgresql://node@{LOOPBACK}:{free_port()}/chex")
+        case "film damaged":
+            received.note_damage(storage.directory, "film")
+        case "database damaged":
+            (storage.directory / "ledger.sqlite.damaged-20260102T030405Z").touch()
 
-    assert {trouble.key: trouble.title for trouble in troubles(changed)} == {key: title}
+    assert {trouble.key: trouble.title for trouble in troubles(settings)} == {key: title}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,26 +30,12 @@ WATCH = b"GET /api/v1/events HTTP/1.1\r\nHost: 127.0.0.1\r\n%s\r\n"
 CHANGED = b"event: studies\ndata: changed\n\n"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """A server of the pages without a node behind it."""
-
-    served: Served
-    parts: WebParts
-
-    def watch(self) -> socket.socket:
-        return self.served.connect(WATCH % b"")
-
-    def wait_for(self, count: int) -> None:
-        peers.wait_until(lambda: self.parts.streams.value == MOST - count, what=f"{count} watch")
-
-
 @contextmanager
-def watched(tmp_path: Path) -> Iterator[Watched]:
-    settings = settings_for(tmp_path / "node", archive_port=104)
-    parts = parts_of(settings)
+def watched(tmp_path: Path) -> Iterator[tuple[Served, WebParts]]:
+    """Serve the pages without a node behind them."""
+    parts = parts_of(settings_for(tmp_path / "node", archive_port=104))
     with serving(application=as_user(application.build(parts)), limits=QUICK) as served:
-        yield Watched(served=served, parts=parts)
+        yield served, parts
 
 
 def read_until(connection: socket.socket, wanted: bytes, content: bytes = b"") -> bytes:
@@ -94,29 +79,29 @@ def test_who_comes_back_to_a_study_is_told_at_once_and_then_of_questions_and_sen
 ) -> None:
     monkeypatch.setattr(api, "_POLL_SECONDS", 0.05)
     kinds: tuple[Literal["questions", "sent"], ...] = ("questions", "sent")
-    with watched(tmp_path) as node:
-        film = films.keep(node.parts.spool, films.thumbnail()).instance
+    with watched(tmp_path) as (served, parts):
+        film = films.keep(parts.spool, films.thumbnail()).instance
         watch = WATCH.replace(b"/events", f"/events?study={film.study_uid}".encode()) % b"Last-Event-ID: 7\r\n"
-        with node.served.connect(watch) as connection:
+        with served.connect(watch) as connection:
             read_until(connection, CHANGED)
             for kind in kinds:
-                node.parts.spool.keep_document(film.study_uid, kind, "a" * 32, {})
+                parts.spool.keep_document(film.study_uid, kind, "a" * 32, {})
                 read_until(connection, CHANGED)
 
 
 def test_only_so_many_may_watch_however_fast_they_come_and_who_goes_away_is_forgotten(tmp_path: Path) -> None:
-    with watched(tmp_path) as node:
+    with watched(tmp_path) as (served, parts):
         with ExitStack() as clients:
-            watching = [clients.enter_context(node.watch()) for _ in range(4 * MOST)]
+            watching = [clients.enter_context(served.connect(WATCH % b"")) for _ in range(4 * MOST)]
             answers = [read_until(connection, b"\r\n\r\n") for connection in watching]
 
             statuses = sorted(int(answer.split(b" ")[1]) for answer in answers)
             assert statuses == [200] * MOST + [503] * 3 * MOST
             assert sum(b"retry-after: 5\r\n" in answer.lower() for answer in answers) == 3 * MOST
-            assert not node.parts.streams.value
-            assert b" 200 " in node.served.ask()
-        node.wait_for(0)
-        with node.watch() as again:
+            assert not parts.streams.value
+            assert b" 200 " in served.ask()
+        peers.wait_until(lambda: parts.streams.value == MOST, what="nobody watches")
+        with served.connect(WATCH % b"") as again:
             assert b" 200 " in read_until(again, b"\r\n\r\n")
 
 
@@ -131,6 +116,6 @@ def test_an_outage_of_the_database_ends_no_stream(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(ledger_queries, "fingerprint", fingerprint)
     monkeypatch.setattr(api, "_POLL_SECONDS", 0.05)
-    with watched(tmp_path) as node, node.watch() as connection:
+    with watched(tmp_path) as (served, _), served.connect(WATCH % b"") as connection:
         for _ in range(2):
             read_until(connection, CHANGED)
