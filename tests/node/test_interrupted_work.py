@@ -113,13 +113,10 @@ def test_the_last_try_waits_until_the_process_has_worked_for_a_while(
         assert suspect.is_in.wait(LIMIT_SECONDS)
         assert interrupted_work.count(path) == MOST_INTERRUPTIONS
 
-
-def test_an_orderly_end_does_not_wait_for_the_last_try(tmp_path: Path) -> None:
-    path, work = tmp_path / "suspect.begun", BegunWork()
     path.write_text(str(MOST_INTERRUPTIONS - 1))
-
+    work = BegunWork()
     with waiting(lambda: work.counted(path)) as suspect:
-        work.end()
+        work.end()  # which does not wait for it
         assert suspect.is_in.wait(LIMIT_SECONDS)
         assert interrupted_work.count(path) == MOST_INTERRUPTIONS - 1
 

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import pytest
 
 from node import log
 from node.config import REMOVED
 from tests.paths import REPOSITORY
-
-NODE = REPOSITORY / "node"
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
@@ -95,20 +94,13 @@ def test_a_terminal_gets_lines_for_people_unless_told(
 
 
 def test_a_log_that_cannot_be_written_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempts = list[str]()
-
-    def fail(text: str) -> int:
-        attempts.append(text)
-        raise OSError("no space left")
-
-    full = io.StringIO()
-    monkeypatch.setattr(full, "write", fail)
+    full = mock.Mock(wraps=io.StringIO(), write=mock.Mock(side_effect=OSError("no space left")))
     monkeypatch.setattr(sys, "stdout", full)
     log.configure()
 
     log.get().info("study.finished", study="1.2.3")
 
-    assert attempts
+    full.write.assert_called()
 
 
 def documented_events() -> set[str]:
@@ -123,7 +115,7 @@ def documented_events() -> set[str]:
 def test_the_document_says_what_each_event_means() -> None:
     documented = documented_events()
     roots = "|".join(sorted({event.split(".")[0] for event in documented}))
-    sources = (path.read_text(encoding="utf-8") for path in NODE.rglob("*.py"))
+    sources = (path.read_text(encoding="utf-8") for path in (REPOSITORY / "node").rglob("*.py"))
     said = {event for source in sources for event in re.findall(rf'"((?:{roots})\.\w+)"', source)}
 
     said -= {"engine.sqlite", "retention.lock", "study.html", "worklist.html"}  # files

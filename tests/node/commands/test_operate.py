@@ -140,7 +140,8 @@ def test_processes_elsewhere_or_with_other_files_are_named(tmp_path: Path) -> No
     storage.directory.mkdir()
 
     def publish(executor: str, machine: str, used: Path = path) -> None:
-        this = {"machine": machine, "pid": os.getpid(), "started": started("self")}
+        started = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
+        this = {"machine": machine, "pid": os.getpid(), "started": started}
         lock_path(storage, Process(executor=executor)).write_bytes(files.to_json(this))
         content = {**this, "executor": executor, "settings": str(used.resolve())}
         files.write(storage.directory / f"running-{executor}.json", files.to_json(content))
@@ -188,10 +189,6 @@ def test_a_process_that_is_no_node_gets_no_signal(left_by: str, tmp_path: Path) 
 
         stranger.communicate(b"\n", timeout=30)
     assert stranger.returncode == 0
-
-
-def started(pid: str) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
 
 
 def _with_kinds(settings: Settings, *kinds: str) -> Settings:
