@@ -22,7 +22,15 @@ from pydicom.uid import (
     generate_uid,
 )
 
+from models.lab.evaluation.cases import EvaluationCase
 from models.lab.phantoms.picture import phantom
+
+
+class Films(list[EvaluationCase]):
+    """A source of films that are at hand already."""
+
+    def load(self, index: int) -> EvaluationCase:
+        return self[index]
 
 
 def draw(path: Path, seed: int, *, columns: int = 64, rows: int = 64) -> None:

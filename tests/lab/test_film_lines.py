@@ -16,8 +16,8 @@ import pytest
 from models.engines import FloatArray
 from models.errors import ModelError
 from models.lab.evaluation import anatomy
-from models.lab.evaluation.boxes_file import FileFilms, read_films
-from models.lab.evaluation.cases import Truth, truth_of_phantom
+from models.lab.evaluation.boxes_file import read_films
+from models.lab.evaluation.cases import truth_of_phantom
 from models.lab.film_lines import read_line
 from models.lab.phantoms import phantom
 from models.lab.training.catalog import catalog_of
@@ -46,18 +46,11 @@ def written(folder: Path, **known: object) -> Path:
     return path
 
 
-def evaluated(path: Path) -> tuple[FileFilms, Truth]:
-    films = read_films(path, MANIFEST)
-    return films, films.load(0).truth
-
-
 def trained(path: Path) -> list[Line]:
     return [film.line for film in read_for_training(path, find_films(FilmSource(file=str(path))), side=50)]
 
 
 LEFT_LUNG = {"label": "left lung", "xyxy": [100, 30, 180, 150]}
-
-
 SAID = {"text": "Edema.", "positive": True, "findings": [], "regions": [], "boxes": []}
 SIDE = {"finding": "edem", "side": "right", "zone": None, "box": [0.5, 0.5, 0.1, 0.1]}
 SOFT = {"present": {"edema": True}, "mined": ["edema"]}
@@ -191,7 +184,8 @@ def test_training_reads_what_regions_hold(tmp_path: Path) -> None:
 
 def test_training_and_evaluation_know_the_same_of_a_phantom(tmp_path: Path) -> None:
     assert make_phantoms(["phantoms:2000003:1", "--out", str(tmp_path), "--truth", "--side", "50"]) == 0
-    films, truth = evaluated(tmp_path / "truth.jsonl")
+    films = read_films(tmp_path / "truth.jsonl", MANIFEST)
+    truth = films.load(0).truth
     catalog = catalog_of(["chexpert"])
 
     labels: FilmLabels = labels_of(trained(tmp_path / "truth.jsonl")[0], catalog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, cast
 
@@ -55,6 +55,7 @@ from models.network.chex import Chex
 from models.network.detector import Detection
 from models.progress import quiet
 from models.reading.tokenizers import VOCABULARIES, PromptTokenizer, SentenceTokenizer
+from tests.lab.datasets import Films
 from tests.models.test_network import DIM, picture_of, small_network
 from tests.paths import REPOSITORY
 from tests.support.material import material
@@ -349,7 +350,9 @@ def test_texts_agree_with_numbers_computed_by_hand() -> None:
     assert (made["films"], made["texts"]) == (2, 2)
 
 
-def test_every_box_of_a_phrase_is_explained(model: PublishedModel, picture: Picture) -> None:
+def test_each_box_of_a_phrase_is_explained_and_regions_that_no_sentence_speaks_of_are_seen_only(
+    model: PublishedModel, picture: Picture
+) -> None:
     labels = PublishedLabels(phrases=(Phrase("edema", np.stack([LEFT, RIGHT])), Phrase("mass", LEFT[np.newaxis])))
 
     told = texts.of_phrases(model, labels, picture)
@@ -358,8 +361,6 @@ def test_every_box_of_a_phrase_is_explained(model: PublishedModel, picture: Pict
     assert len(told.generated) == 3 and told.generated[0] == told.generated[2], "of one box"
     assert texts.of_phrases(model, PublishedLabels(), picture) is None
 
-
-def test_regions_that_no_sentence_speaks_of_are_seen_only(model: PublishedModel, picture: Picture) -> None:
     labels = PublishedLabels(regions={"spine": LEFT, "right lung": RIGHT}, region_texts={"right lung": "Clear."})
 
     told = texts.of_regions(model, labels, picture)
@@ -474,23 +475,13 @@ OTHERWISE = instances({CARDIOMEGALY: [square(0.5, 0.6, 0.3)]}, {"left lung": HEL
 """Two boxes of a class, one in each lung; one; and one whose class no region holds."""
 
 
-@dataclass(frozen=True)
-class Films:
-    """Films with these labels, and noise for pixels."""
-
-    labels: Sequence[PublishedLabels]
-    side: int
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def load(self, index: int) -> EvaluationCase:
-        gray = np.random.default_rng(index).random((self.side, self.side), dtype=np.float32)
-        return EvaluationCase(name=str(index), gray=gray, truth=Truth(), published=self.labels[index])
-
-
 def films_of(model: PublishedModel, *labels: PublishedLabels) -> FileFilms:
-    return cast("FileFilms", Films(labels, model.network.sizes.image_encoder.image_size))
+    """Films with these labels, and noise for pixels."""
+    films, side = Films(), model.network.sizes.image_encoder.image_size
+    for number, own in enumerate(labels):
+        gray = np.random.default_rng(number).random((side, side), dtype=np.float32)
+        films.append(EvaluationCase(name=str(number), gray=gray, truth=Truth(), published=own))
+    return cast("FileFilms", films)
 
 
 def test_a_box_lies_in_the_part_of_the_lung_that_it_overlaps_most() -> None:
@@ -580,21 +571,15 @@ def drawn(*counts: int, size: int) -> list[Tensor]:
 # ---- detection
 
 
-def test_boxes_under_better_ones_of_their_class_are_dropped() -> None:
+def test_boxes_under_better_ones_of_their_class_are_dropped_and_an_enclosing_one_has_the_best_score() -> None:
     proposed = proposals([[AT_LEFT, NEAR, AT_RIGHT], [AT_LEFT, AT_RIGHT, NEAR]], [[0.3, 0.5, 0.2], [0.6, 0.4, 0.1]])
-
     (rows,) = detections(proposed, CLASSES, BY_WEIGHTS)
-
     wanted = [[*AT_LEFT, 1, 0.6], [*NEAR, 0, 0.5], [*AT_RIGHT, 1, 0.4], [*AT_RIGHT, 0, 0.2]]
     np.testing.assert_allclose(rows, wanted, atol=1e-6)
 
-
-def test_an_enclosing_box_has_the_best_score_in_class_order() -> None:
     proposed = proposals([[AT_LEFT, AT_RIGHT], [NEAR, NEAR]], [[0.1, 0.3], [0.9, 0.2]])
-
     (rows,) = detections(proposed, CLASSES, replace(BY_WEIGHTS, merge="enclose"))
-
-    np.testing.assert_allclose(rows, [[0.5, 0.5, 0.8, 0.4, 0, 0.3], [*NEAR, 1, 0.9]], atol=1e-6)
+    np.testing.assert_allclose(rows, [[0.5, 0.5, 0.8, 0.4, 0, 0.3], [*NEAR, 1, 0.9]], atol=1e-6)  # in class order
 
 
 @pytest.mark.parametrize(("by_weights", "factor"), [(False, 1.0), (True, 0.25)])
@@ -662,20 +647,17 @@ def test_padding_finds_nothing_but_sentences_see_it_as_published(network: Chex, 
 # ---- given boxes
 
 
-def test_a_box_apart_depends_on_no_other_box_and_on_no_padding(network: Chex, two_films: Picture) -> None:
+def test_a_box_apart_depends_on_no_other_and_no_padding_and_boxes_together_on_it_as_published(
+    network: Chex, two_films: Picture
+) -> None:
     rows = drawn(4, 2, size=4)
-    together = features_apart(network, two_films, *fill_up(rows))
-
+    apart = features_apart(network, two_films, *fill_up(rows))
     alone = features_apart(network, one_film(two_films, 1), *fill_up([rows[1][1:]]))
-
-    torch.testing.assert_close(alone[0, 0], together[1, 1])
+    torch.testing.assert_close(alone[0, 0], apart[1, 1])
     boxes, _ = fill_up(rows)
     described = network.describe(*two_films, boxes, torch.zeros(2, 4, DIM), torch.zeros(2, 4))
-    torch.testing.assert_close(together[0], described[0])
+    torch.testing.assert_close(apart[0], described[0])
 
-
-def test_boxes_together_depend_on_the_padding_as_published(network: Chex, two_films: Picture) -> None:
-    rows = drawn(4, 2, size=4)
     together = features_together(network, two_films, *fill_up(rows))
 
     torch.testing.assert_close(features_together(network, one_film(two_films, 0), *fill_up(rows[:1])), together[:1])

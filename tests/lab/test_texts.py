@@ -237,18 +237,13 @@ def test_meteor_is_that_computed_by_hand(tmp_path: Path, own: str, said: str, ma
     assert figure("meteor", [(own, said)], datasets.wordnet(tmp_path)) == pytest.approx(expected)
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT for BERTScore."""
-    folder = tmp_path_factory.mktemp("files") / "bertscore"
+def test_bertscore_is_that_of_its_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bertscore"
     folder.mkdir()
     small_bert(seed=5, positions=32)[1].save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n")
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
-    return folder.parent
 
-
-def test_bertscore_is_that_of_its_formula(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object) -> None:
         raise AssertionError("nothing may go over the network")
 
@@ -257,7 +252,7 @@ def test_bertscore_is_that_of_its_formula(bert: Path, monkeypatch: pytest.Monkey
     pairs = [("Lungs are clear.", "edema"), ("no pleural effusion", "No effusion. No edema."), ("no edema", "")]
 
     expected = []
-    tokens, model = BertTokenizer.from_pretrained(bert / "bertscore"), BertModel.from_pretrained(bert / "bertscore")
+    tokens, model = BertTokenizer.from_pretrained(folder), BertModel.from_pretrained(folder)
     for pair in pairs[:2]:
         with torch.no_grad():
             hidden = [model.eval()(**tokens(text, return_tensors="pt")).last_hidden_state for text in pair]
@@ -266,7 +261,7 @@ def test_bertscore_is_that_of_its_formula(bert: Path, monkeypatch: pytest.Monkey
         precision = np.mean([max(row) for row in best[1:-1]])
         recall = np.mean([max(column) for column in list(zip(*best, strict=True))[1:-1]])
         expected.append(2 * precision * recall / (precision + recall))
-    assert figure("bertscore_f1", pairs, bert) == pytest.approx(sum(expected) / 3, abs=1e-6)
+    assert figure("bertscore_f1", pairs, tmp_path) == pytest.approx(sum(expected) / 3, abs=1e-6)
 
 
 def test_what_is_missing_or_damaged_is_the_reason_of_a_figure(tmp_path: Path) -> None:

@@ -458,11 +458,17 @@ def test_phantoms_are_made_anew_by_another_program(tmp_path: Path, monkeypatch: 
     assert make(data, tmp_path) == [1]
 
 
-def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
+def test_two_runs_do_not_make_the_same_films_at_once_and_a_damaged_shelf_is_told(tmp_path: Path) -> None:
     path = films_file(tmp_path, count=3)
     store = tmp_path / "store"
     make(data_of(path), store)
     [lines], [pixels] = store.glob("*.jsonl"), store.glob("*.npy")
+
+    with (store / "lock").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(ModelError, match="another run makes films in"):
+            make(data_of(path, side=32), store)
+    assert make(data_of(path, side=32), store) == [1]
 
     text = lines.read_text()
     lines.write_text(text.partition("\n")[0] + "\n")
@@ -472,15 +478,3 @@ def test_a_damaged_shelf_is_told(tmp_path: Path) -> None:
     pixels.write_bytes(pixels.read_bytes()[:1000])
     with pytest.raises(ModelError, match=r"cannot be read .*; delete"):
         open_film_store(data_of(path), store, CATALOG)
-
-
-def test_two_runs_do_not_make_the_same_films_at_once(tmp_path: Path) -> None:
-    path = films_file(tmp_path, count=3)
-    make(data_of(path), tmp_path / "store")
-
-    with (tmp_path / "store" / "lock").open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(ModelError, match="another run makes films in"):
-            make(data_of(path, side=32), tmp_path / "store")
-
-    assert make(data_of(path, side=32), tmp_path / "store") == [1]
