@@ -13,7 +13,7 @@ import torch
 
 from models import golden
 from models.engines.opening import open_engine
-from models.lab.golden.comparison import Comparison, compare, difference, tolerance_of
+from models.lab.golden.comparison import compare, difference, tolerance_of
 from models.lab.golden.recording import RecordedNetwork, open_network
 from tests.paths import GOLDEN
 
@@ -40,12 +40,9 @@ def ours() -> RecordedNetwork:
     return open_network(RECORDED)
 
 
-@pytest.fixture(scope="module")
-def comparison(ours: RecordedNetwork) -> Comparison:
-    return compare(ours)
+def test_the_network_computes_what_is_recorded_and_takes_over_its_inputs_only(ours: RecordedNetwork) -> None:
+    comparison = compare(ours)
 
-
-def test_the_network_computes_what_is_recorded_and_takes_over_its_inputs_only(comparison: Comparison) -> None:
     far = {name: found for name, found in comparison.arrays.items() if not found.max_abs <= found.tolerance}
     wrong = {name for name, is_equal in comparison.texts.items() if not is_equal and not name.startswith("stats/")}
     assert (far, wrong - comparison.given, comparison.missing) == ({}, set(), ())

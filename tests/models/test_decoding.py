@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.checkpoint.weights import load_generator, load_network
-from models.engines import ENGINES, Engine, IntArray
+from models.engines import ENGINES, IntArray
 from models.engines.opening import open_engine, open_first
 from models.engines.proof import Precision
 from models.engines.scheduler import for_person
@@ -120,14 +120,6 @@ class Heard(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch left
             self.heard.append((str(func), len(first) if first.dim() else 0, first.data_ptr()))
         return func(*args, **(kwargs or {}))
 
-    def multiplied(self) -> list[int]:
-        """The rows of each prepacked product."""
-        return [rows for name, rows, _ in self.heard if name.startswith("mkldnn._linear_pointwise")]
-
-    def written(self) -> set[int]:
-        """The address of every tensor that was changed in place."""
-        return {place for name, _, place in self.heard if name.split(".")[1].endswith("_")}
-
 
 class WholeWriter(PackedWriter):
     """Writes sentences to their end."""
@@ -192,18 +184,13 @@ def test_equal_features_are_computed_once_and_a_finished_sentence_leaves_the_bat
     with Heard() as seen:
         ids = writer.write(repeated)
 
-    rows = seen.multiplied()
+    rows = [rows for name, rows, _ in seen.heard if name.startswith("mkldnn._linear_pointwise")]
     assert rows[0] == 9
     assert rows == sorted(rows, reverse=True) and rows[-1] < 9
     assert torch.equal(ids, writer.write(features)[[0, 1, 0, 2, 3, 4, 5, 1, 6, 7, 8]])
-    products_a_step = 4 * generator.sizes.layers + 1
-    multiplied = [max(LEAST_ROWS, going_on) for going_on in rows_of_steps(writer.write(features))]
-    assert rows[1 + generator.sizes.layers :: products_a_step] == multiplied
-
-
-def rows_of_steps(ids: Tensor) -> list[int]:
-    """How many sentences go on at each step."""
-    return [int((ids[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, ids.shape[1])]
+    products_a_step, once = 4 * generator.sizes.layers + 1, writer.write(features)
+    going_on = [int((once[:, :place] == SENTENCE_END).sum(dim=1).le(1).sum()) for place in range(1, once.shape[1])]
+    assert rows[1 + generator.sizes.layers :: products_a_step] == [max(LEAST_ROWS, count) for count in going_on]
 
 
 def test_a_token_has_as_many_parts_as_layers_and_may_be_begun_anew_half_way(generator: SentenceGenerator) -> None:
@@ -283,7 +270,7 @@ def test_every_tensor_of_a_step_keeps_its_address(generator: SentenceGenerator) 
         def run() -> None:
             with Heard() as calls:
                 step()
-            steps.append(calls.written())
+            steps.append({place for name, _, place in calls.heard if name.split(".")[1].endswith("_")})  # in place
 
         return run
 
@@ -326,22 +313,6 @@ PRODUCTS: list[tuple[tuple[int, int], Activation, int]] = [
 COMPANIES = ((1, 1), (2, 5), (29, 1, 3), (7, 29, 29, 29), (1, 1, 1, 1, 1))
 
 
-def together(writer: PackedWriter, parts: list[Tensor], *, late: int) -> list[list[list[int]]]:
-    """Generate the sentences of several callers; each joins so many tokens after the one before it."""
-    writings = [writer.start(part) for part in parts]
-    active, waiting, tokens = list[Writing](), list(writings), 0
-    while waiting or not all(writing.is_over for writing in active):
-        new = [
-            waiting.pop(0) for _ in range(len(waiting) if not late else 1) if waiting and not (late and tokens % late)
-        ]
-        if new:
-            list(writer.join(new))
-            active.extend(new)
-        list(writer.step([writing for writing in active if not writing.is_over]))
-        tokens += 1
-    return [writing.ids.tolist() for writing in writings]
-
-
 @RUNTIMES
 @pytest.mark.parametrize(("shape", "activation", "threads"), PRODUCTS)
 @pytest.mark.parametrize("form", FORMS)
@@ -369,12 +340,23 @@ def test_no_bit_of_a_product_depends_on_the_rows_beside_it(
 def test_ids_are_the_same_alone_and_in_company(
     generator: SentenceGenerator, form: Form, late: int, company: tuple[int, ...]
 ) -> None:
+    """Of several callers, each of whom joins so many tokens after the one before."""
     writer = writer_of(generator, form=form_or_skip(form))
     parts = [drawn(count, seed=place) for place, count in enumerate(company)]
+    writings = [writer.start(part) for part in parts]
+    active, waiting, tokens = list[Writing](), list(writings), 0
 
-    found = together(writer, parts, late=late)
+    while waiting or not all(writing.is_over for writing in active):
+        new = [
+            waiting.pop(0) for _ in range(len(waiting) if not late else 1) if waiting and not (late and tokens % late)
+        ]
+        if new:
+            list(writer.join(new))
+            active.extend(new)
+        list(writer.step([writing for writing in active if not writing.is_over]))
+        tokens += 1
 
-    assert found == [writer.write(part).tolist() for part in parts]
+    assert [writing.ids.tolist() for writing in writings] == [writer.write(part).tolist() for part in parts]
 
 
 @RUNTIMES
@@ -387,20 +369,15 @@ def test_an_engine_answers_films_and_people_as_if_alone(phantom_model: Path, pre
     with torch.inference_mode():  # a caller may be in it or not
         expected = [engine.write(features) for features in asked]
 
-    found = _at_once(engine, asked)
-
-    for ids, ids_alone in zip(found, expected, strict=True):
-        assert np.array_equal(ids, ids_alone)
-
-
-def _at_once(engine: Engine, asked: list[np.ndarray]) -> list[IntArray]:
-    """Let callers write at the same time; those with few features are people."""
     begin = threading.Barrier(len(asked))
 
     def write(features: np.ndarray) -> IntArray:
         begin.wait()
-        with for_person() if len(features) <= 2 else nullcontext():
+        with for_person() if len(features) <= 2 else nullcontext():  # callers with few features are people
             return engine.write(features)
 
     with ThreadPoolExecutor(len(asked)) as pool:
-        return list(pool.map(write, asked, timeout=60))
+        found = list(pool.map(write, asked, timeout=60))
+
+    for ids, ids_alone in zip(found, expected, strict=True):
+        assert np.array_equal(ids, ids_alone)
