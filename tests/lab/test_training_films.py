@@ -125,13 +125,16 @@ def test_boxes_go_where_the_pixels_go(seed: int, x: float, y: float) -> None:
 AWAY = np.array([[1.0, 0, -0.5], [0, 1.0, 0]])
 
 
-def test_what_is_cut_off_is_forgotten() -> None:
+def test_what_is_cut_off_is_forgotten_and_a_box_needs_a_tenth_in_sight() -> None:
     shown = move(labels(), AWAY)
 
     assert not shown.valid[EFFUSION].any() and not shown.located[EFFUSION] and not shown.known[EFFUSION]
     assert shown.known[CLASSES.index("edema")] and not shown.known[CLASSES.index("no_finding")]
     assert [sentence.text for sentence in shown.said] == ["No edema."]
     assert shown.sides == ()
+    box = np.array([0.2, 0.5, 0.2, 0.2], dtype=np.float32)
+    seen = [bool(move_boxes(box, np.array([[1.0, 0, shift], [0, 1.0, 0]]))[1]) for shift in (-0.27, -0.29)]
+    assert seen == [True, False]
 
 
 def test_a_run_may_leave_sides_and_cropped_labels_as_published() -> None:
@@ -146,14 +149,6 @@ def test_a_run_may_leave_sides_and_cropped_labels_as_published() -> None:
     assert [sentence.text for sentence in flipped.said] == [sentence.text for sentence in labels().said]
     assert not cropped.valid[EFFUSION].any() and cropped.located[EFFUSION] and cropped.known[EFFUSION]
     assert [len(sentence.boxes) for sentence in cropped.said] == [0, 0]
-
-
-def test_a_box_needs_a_tenth_in_sight() -> None:
-    box = np.array([0.2, 0.5, 0.2, 0.2], dtype=np.float32)
-
-    seen = [bool(move_boxes(box, np.array([[1.0, 0, shift], [0, 1.0, 0]]))[1]) for shift in (-0.27, -0.29)]
-
-    assert seen == [True, False]
 
 
 def test_questions_about_a_side_have_the_boxes_of_that_side() -> None:

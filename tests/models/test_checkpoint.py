@@ -32,12 +32,10 @@ from node.commands import read_files
 from node.read import prompts
 from node.store import files
 from tests.models.test_engine_files import FakeCompiler
-from tests.paths import REPOSITORY
 from tests.support import films
 from tests.support.fakes import ScriptedReader
+from tests.support.material import material
 from tests.support.processes import mapped_kib
-
-LAYOUT = REPOSITORY.parent / "shared" / "chex" / "state_dict_layout.json"
 
 
 @pytest.fixture
@@ -180,9 +178,8 @@ def test_full_size_has_the_published_parameter_counts() -> None:
     assert sum(counts.values()) == 1_051_468_550
 
 
-@pytest.mark.skipif(not LAYOUT.exists(), reason=f"{LAYOUT.name} is not beside the repository")
 def test_every_published_weight_has_its_place_and_size() -> None:
-    layout = json.loads(LAYOUT.read_text(encoding="utf-8"))
+    layout = json.loads(material("chex/state_dict_layout.json").read_text(encoding="utf-8"))
     with torch.device("meta"):
         wanted = Chex(PUBLISHED_SIZES).state_dict()
         theirs = {key: torch.empty(shape) for key, (shape, _) in layout.items()}
@@ -239,7 +236,7 @@ def test_a_join_has_the_generator_of_one_model_and_all_else_of_the_other(
         assert not (tmp_path / "refused").exists()
         return capsys.readouterr().err
 
-    assert "joined exists already" in refused(regions, text, "joined")
+    assert "joined exists already; name a new directory, or delete it first" in refused(regions, text, "joined")
     for mark in (INITIAL, UNTRAINED):
         rewritten(text, other, origins={"generator": f"{mark}, seed 1"})
         assert "its generator was not trained" in refused(regions, text)
@@ -275,20 +272,12 @@ def everything(folder: Path) -> set[Inode]:
     return {inode(path.stat()) for path in (folder, *folder.rglob("*"))}
 
 
-def weights(folder: Path) -> None:
-    save_weights(folder / WEIGHTS, {"weight": torch.zeros(1)})
-
-
 def manifest(folder: Path) -> None:
     write_manifest(folder, read_manifest(VOCABULARIES.parent))
 
 
 def proof(folder: Path) -> None:
     write_proof(folder, Proof(graphs={}, weights_sha256="0", versions={}, stages={}, passed=True))
-
-
-def engine(folder: Path) -> None:
-    EngineFiles(folder).open(VOCABULARIES.parent / MANIFEST, FakeCompiler())
 
 
 def results(folder: Path) -> None:
@@ -306,7 +295,14 @@ def whole_directory(folder: Path) -> None:
         (aside / "vocab" / "words").write_text("a")
 
 
-@pytest.mark.parametrize("write", [weights, manifest, proof, engine, results, whole_directory])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: save_weights(folder / WEIGHTS, {"weight": torch.zeros(1)}),
+        lambda folder: EngineFiles(folder).open(VOCABULARIES.parent / MANIFEST, FakeCompiler()),
+        *(manifest, proof, results, whole_directory),
+    ],
+)
 def test_a_written_file_and_its_folder_are_synced(
     tmp_path: Path, synced: set[Inode], write: Callable[[Path], None]
 ) -> None:

@@ -113,7 +113,14 @@ def test_each_thing_that_is_missing_is_named(
     assert any(line.startswith("missing: ") and expected in line for line in capsys.readouterr().out.splitlines())
 
 
-def test_a_project_without_proof_or_digests_is_told_so(project: Path) -> None:
+def test_changed_files_a_tag_that_is_taken_and_missing_proof_and_digests_are_named(project: Path) -> None:
+    (project / "new.txt").touch()
+    git(project, "tag", "v2.3.4")
+    assert list(release.unsaved(project)) == [
+        "a commit of 1 changed files: git status names them",
+        "a version of its own: the tag v2.3.4 is there already",
+    ]
+
     for place in (release.PROOF, release.DIGESTS, *release.PACKAGES):
         (project / place).unlink()
 
@@ -140,14 +147,4 @@ def test_drills_that_failed_or_ran_on_an_older_program_do_not_count(project: Pat
     drilled(project, git(project, "rev-parse", "HEAD").strip(), commit=before)
     assert [line.partition(" on ")[0] for line in release.undrilled(project)] == [
         f"{release.DRILLS}: a run of the part chaos"
-    ]
-
-
-def test_changed_files_and_a_tag_that_is_taken_are_named(project: Path) -> None:
-    (project / "new.txt").touch()
-    git(project, "tag", "v2.3.4")
-
-    assert list(release.unsaved(project)) == [
-        "a commit of 1 changed files: git status names them",
-        "a version of its own: the tag v2.3.4 is there already",
     ]
