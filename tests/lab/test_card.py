@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -28,10 +28,11 @@ from models.lab.evaluation.detection import Detections
 from models.lab.evaluation.document import read_evaluation
 from models.lab.evaluation.evaluated_model import Observation
 from models.lab.evaluation.pictures import quality, write_sheets
-from models.lab.evaluation.request import SHARES, Task
+from models.lab.evaluation.request import SHARES
 from models.lab.phantoms import FINDINGS
 from models.manifest import WEIGHTS, read_manifest, write_manifest
 from models.reading.tokenizers import VOCABULARIES
+from tests.lab.datasets import Films
 
 
 @pytest.fixture
@@ -40,18 +41,14 @@ def model(tmp_path: Path) -> Path:
     return Path(shutil.copytree(VOCABULARIES.parent, tmp_path / "model", ignore=ignored))
 
 
-def test_the_shipped_model_forbids_use_for_patients_and_its_card_is_short(model: Path) -> None:
-    card = " ".join((model / CARD).read_text(encoding="utf-8").split())
-
-    assert "A demonstration, not a medical device." in card
-    assert "must never be used for a patient" in card
-    assert "never any clinical use" in read_manifest(model).intended_use
-    assert (model / CARD).stat().st_size <= 15_000
-
-
-def test_the_shipped_card_shows_the_evaluations_beside_it(model: Path) -> None:
+def test_the_shipped_card_is_short_forbids_use_for_patients_and_shows_the_evaluations_beside_it(model: Path) -> None:
     """All figures, places too, byte for byte as the template writes them."""
     shown = (model / CARD).read_text(encoding="utf-8")
+    words = " ".join(shown.split())
+    assert "A demonstration, not a medical device." in words
+    assert "must never be used for a patient" in words
+    assert "never any clinical use" in read_manifest(model).intended_use
+    assert (model / CARD).stat().st_size <= 15_000
     paths = sorted((model / "card").glob("*.json"))
     documents = [read_evaluation(path) for path in paths]
     films = []
@@ -193,19 +190,10 @@ def test_wrong_input_is_exit_2_and_leaves_the_card(
 # ---- contact sheets of the best and the worst films
 
 
-PLACES: dict[str, int] = {key: number for number, key in enumerate(FINDINGS)}
 MANIFEST = read_manifest(VOCABULARIES.parent)
 HEART = np.array([0.5, 0.6, 0.4, 0.3], dtype=np.float32)
 APART = np.array([0.2, 0.2, 0.2, 0.2], dtype=np.float32)
 HALF = HEART * np.array([1, 1, 0.5, 1], dtype=np.float32)
-
-
-def detected(*found: tuple[str, FloatArray, float]) -> Detections:
-    return Detections(
-        np.array([box for _, box, _ in found], dtype=np.float32).reshape(-1, 4),
-        np.array([PLACES[key] for key, _, _ in found], dtype=np.intp),
-        np.array([score for _, _, score in found], dtype=np.float32),
-    )
 
 
 def said(
@@ -214,8 +202,13 @@ def said(
     regions: dict[str, FloatArray] | None = None,
     reading: FilmReading | None = None,
 ) -> Observation:
+    detected = Detections(
+        np.array([box for _, box, _ in found], dtype=np.float32).reshape(-1, 4),
+        np.array([FINDINGS.index(key) for key, _, _ in found], dtype=np.intp),
+        np.array([score for _, _, score in found], dtype=np.float32),
+    )
     return Observation(
-        found=detected(*found) if asked else None,
+        found=detected if asked else None,
         regions=regions or {},
         region_scores=np.zeros((0, len(FINDINGS)), dtype=np.float32),
         reading=reading,
@@ -230,20 +223,8 @@ def truth(*boxes: FloatArray, key: str = "cardiomegaly", regions: dict[str, Floa
 EVERY = [(key, APART, 0.1) for key in FINDINGS]
 
 
-@dataclass(frozen=True)
-class Films:
-    """Gray films of these truths; the name of one is its number."""
-
-    truths: Sequence[Truth]
-    name: str = ""
-    tasks = frozenset[Task]()
-
-    def __len__(self) -> int:
-        return len(self.truths)
-
-    def load(self, index: int) -> EvaluationCase:
-        gray = np.full((64, 64), 0.5, dtype=np.float32)
-        return EvaluationCase(name=self.name or str(index), gray=gray, truth=self.truths[index])
+def film(known: Truth, *, name: str) -> EvaluationCase:
+    return EvaluationCase(name=name, gray=np.full((64, 64), 0.5, dtype=np.float32), truth=known)
 
 
 def test_a_film_is_rated_by_the_best_box_of_each_finding_that_it_has() -> None:
@@ -270,7 +251,8 @@ def sheets(
     """The sheets that are written of films of these truths and answers, by name."""
     drawn: dict[str, Figure] = {}
     monkeypatch.setattr(Figure, "savefig", lambda sheet, path: drawn.update({path.name: sheet}))
-    written = write_sheets(Path(), Films(known), known, answers, rule=MANIFEST.input, count=count)
+    films = Films(film(truth, name=str(number)) for number, truth in enumerate(known))
+    written = write_sheets(Path(), films, known, answers, rule=MANIFEST.input, count=count)
     assert written == list(drawn)
     return drawn
 
@@ -328,10 +310,8 @@ def test_the_best_and_the_worst_films_are_shown(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_any_name_of_a_film_is_drawn(tmp_path: Path) -> None:
-    films = Films([truth(HEART)], name="US$film_{1$.png")
+    films, answers = Films([film(truth(HEART), name="US$film_{1$.png")]), [said(("cardiomegaly", HALF, 0.9))]
 
-    written = write_sheets(
-        tmp_path, films, films.truths, [said(("cardiomegaly", HALF, 0.9))], rule=MANIFEST.input, count=1
-    )
+    written = write_sheets(tmp_path, films, [truth(HEART)], answers, rule=MANIFEST.input, count=1)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(written) != []

@@ -43,13 +43,11 @@ from models.views import ViewRule
 from tests.support.scripted_engine import ScriptedEngine, reader_of
 
 texts = st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Cf"]), max_size=40)
-fractions = st.floats(0, 1)
-
 
 PLAIN = reader_of(ScriptedEngine([], [])).manifest
 
 
-@given(texts, st.dictionaries(texts, fractions, max_size=3), st.dictionaries(texts, texts, max_size=3))
+@given(texts, st.dictionaries(texts, st.floats(0, 1), max_size=3), st.dictionaries(texts, texts, max_size=3))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, card: str, thresholds: dict[str, float], files: dict[str, str]
 ) -> None:

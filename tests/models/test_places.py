@@ -182,13 +182,6 @@ def test_a_denial_leaves_by_the_rule_for_it_alone(rule: SentenceRule, leaves: li
     assert reader.ask(LOOK, [Question(prompt="Edema")], reference=[EDEMA])[0].sentence == "", "no answer denies"
 
 
-def test_the_region_of_a_film_is_its_best_box() -> None:
-    scores = np.array([[0.9, 0.1, 0.1], [0.6, 0.8, 0.7]], dtype=np.float32)
-    film = reader_of(ScriptedEngine([0.8, 0.8], [], scores)).find(LOOK, (EDEMA, LEFT))
-
-    assert film.decided().regions["left_lung"].tolist() == film.regions.boxes[0, 1, 1].tolist()
-
-
 def test_the_first_contradiction_of_a_finding_stays_and_only_what_is_present_becomes_possible() -> None:
     film = reader_of(ScriptedEngine([0.8], [])).find(LOOK, (EDEMA,))
     others = (FindingState.INDETERMINATE, FindingState.UNCALIBRATED, FindingState.ABSENT, FindingState.LEFT_OUT)
@@ -201,7 +194,7 @@ def test_the_first_contradiction_of_a_finding_stays_and_only_what_is_present_bec
     assert film.doubting({1: "other_side"}).states == film.states
 
 
-def test_sentences_are_compared_with_all_that_was_decided() -> None:
+def test_sentences_are_compared_with_all_that_was_decided_and_the_best_box_of_a_region() -> None:
     film = reader_of(ScriptedEngine([0.8], [])).find(LOOK, (EDEMA,), side_of=side_of, zone_of=lambda *_: "lower zone")
     film = replace(film, has_ratio=True, lateralities={0: "unknown"})
 
@@ -209,6 +202,9 @@ def test_sentences_are_compared_with_all_that_was_decided() -> None:
 
     names = ("prompts", "states", "measured", "side_of", "zone_of", "lateralities", "has_ratio")
     assert [getattr(decided, name) for name in names] == [getattr(film, name) for name in names]
+    scores = np.array([[0.9, 0.1, 0.1], [0.6, 0.8, 0.7]], dtype=np.float32)
+    film = reader_of(ScriptedEngine([0.8, 0.8], [], scores)).find(LOOK, (EDEMA, LEFT))
+    assert film.decided().regions["left_lung"].tolist() == film.regions.boxes[0, 1, 1].tolist()
 
 
 @dataclass

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.paths import REPOSITORY
 
 PRODUCT = ("node", "models", "export", "language")
@@ -234,7 +236,9 @@ def test_folders_import_each_other_only_where_the_map_says_so() -> None:
     assert wrong == []
 
 
-def test_only_its_commands_import_the_laboratory() -> None:
+def test_only_its_commands_import_the_laboratory_which_stands_above_what_reads_films() -> None:
+    highest = layer_of(HIGHEST_BELOW_THEM)
+    assert highest is not None
     wrong = [
         f"{name_of(path)} imports {found}"
         for path in python_files(*CODE)
@@ -242,14 +246,7 @@ def test_only_its_commands_import_the_laboratory() -> None:
         if f"{found}.".startswith(tuple(f"{module}." for module in LABORATORY))
         and not is_allowed(path, BEFORE_THE_LABORATORY)
     ]
-
-    assert wrong == []
-
-
-def test_the_laboratory_stands_above_what_reads_films() -> None:
-    highest = layer_of(HIGHEST_BELOW_THEM)
-    assert highest is not None
-    wrong = [
+    wrong += [
         f"{name_of(path)} imports {found}"
         for path in python_files("models")
         if is_allowed(path, ABOVE_THE_READER)
@@ -301,16 +298,15 @@ def test_no_import_goes_in_a_circle_not_even_one_inside_a_function() -> None:
     assert graph == {}
 
 
-def test_the_node_starts_without_torch() -> None:
-    program = "import sys; sys.modules.update(torch=None, onnxruntime=None, tensorrt=None); import node.service.app"
-
-    outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
-
-    assert outcome.returncode == 0, outcome.stderr
-
-
-def test_the_contract_needs_neither_torch_nor_numpy() -> None:
-    program = f"import sys; sys.modules.update(torch=None, numpy=None); import {CONTRACT}, node.domain, language.check"
+@pytest.mark.parametrize(
+    ("modules", "lacking"),
+    [
+        ("node.service.app", "torch=None, onnxruntime=None, tensorrt=None"),
+        (f"{CONTRACT}, node.domain, language.check", "torch=None, numpy=None"),
+    ],
+)
+def test_node_and_contract_start_without_the_libraries_of_networks(modules: str, lacking: str) -> None:
+    program = f"import sys; sys.modules.update({lacking}); import {modules}"
 
     outcome = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
 
