@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -50,7 +51,7 @@ from models.lab.evaluation.tuning import tune
 from models.lab.evaluation.views import Kind, SeenView
 from models.lab.phantoms import FINDINGS
 from models.lab.tasks.detection import DetectionSettings
-from models.manifest import Manifest, read_manifest
+from models.manifest import read_manifest
 from models.network.detector import Detection
 from models.progress import quiet
 from models.reading.cardiothoracic import ChestWidths, Extent
@@ -285,7 +286,7 @@ def measured(*readings: FilmReading, truth: Truth | None = None) -> dict[str, ob
     return measure_sentences(readings, [truth or Truth()] * len(readings), NEVER)
 
 
-def test_sentences_are_counted_by_what_became_of_them() -> None:
+def test_sentences_are_counted_by_what_became_of_them_and_what_is_present_is_false_on_a_normal_film() -> None:
     figures = measured(ONE, said_film(prompt("edema", FindingState.ABSENT)))
 
     counted = {"generated": 6, "withheld": 3, "by_rule": 1, FindingState.PRESENT: 2, "reported": 3}
@@ -296,13 +297,9 @@ def test_sentences_are_counted_by_what_became_of_them() -> None:
     assert figures["per_reason"] == {"denied": 3}
     silent = measured(said_film(prompt("edema", FindingState.PRESENT, generated="")))
     assert (silent["own_present_share"], silent["withheld_share"]) == (0.0, None), "it was not generated"
-
-
-def test_what_is_present_is_false_on_a_normal_film() -> None:
     normal, opacity = Truth(labels={"no_finding": True}), Truth(labels={"lung_opacity": True}, read_as="Lung Opacity")
-    figures = [measured(ONE, truth=truth) for truth in (normal, opacity, Truth(labels={"edema": True}))]
-
-    false = [(own["false_findings"], own["opacity_sensitivity"]) for own in figures]
+    of_films = [measured(ONE, truth=truth) for truth in (normal, opacity, Truth(labels={"edema": True}))]
+    false = [(own["false_findings"], own["opacity_sensitivity"]) for own in of_films]
     assert false == [(2.0, None), (None, 0.0), (None, None)]
 
 
@@ -351,7 +348,6 @@ def test_a_model_without_a_head_cannot_be_asked(imported_model: Path) -> None:
 
 
 FILMS = 240
-NO_RESAMPLES = Bootstrap(resamples=0)
 STRENGTH = {OPACITY: 2.5, "edema": 1.5, "cardiomegaly": 3.0, "fracture": 0.2, "pneumonia": -1.0, "lung_lesion": 2.0}
 """How far a finding moves its score; a lesion is on few films, and a device on none."""
 RATE = {OPACITY: 0.3, "edema": 0.2, "cardiomegaly": 0.15, "fracture": 0.2, "pneumonia": 0.25, "lung_lesion": 0.04}
@@ -384,10 +380,6 @@ def films(seed: int) -> tuple[list[Truth], list[dict[str, float]]]:
     return truths, scores
 
 
-def weighed(scores: list[dict[str, float]]) -> list[Weighed]:
-    return [Weighed(differences=own, positiveness={"left_lung": own["edema"], "spine": 1.0}) for own in scores]
-
-
 def test_figures_of_films_are_as_recorded() -> None:
     truths, scores = films(1)
 
@@ -409,11 +401,11 @@ def test_a_patients_films_have_no_say_in_the_thresholds_for_them() -> None:
 
 def test_fewer_false_findings_are_called_where_fewer_are_allowed() -> None:
     made_up = films_of(*films(1))
-    few, many = (measure_films(made_up, NO_RESAMPLES, most_false=most)["false_findings"] for most in (0.02, 0.2))
+    few, many = (measure_films(made_up, NEVER, most_false=most)["false_findings"] for most in (0.02, 0.2))
 
     assert few < many  # type: ignore[operator] # numbers
     unread = replace(made_up, mined_known=np.ones(FILMS, dtype=np.bool_), read_as=np.full(FILMS, ""))
-    assert measure_films(unread, NO_RESAMPLES)["false_findings"] is None, "a mined label alone makes no film normal"
+    assert measure_films(unread, NEVER)["false_findings"] is None, "a mined label alone makes no film normal"
 
 
 def test_intervals_come_from_patients_not_films() -> None:
@@ -455,35 +447,25 @@ def decisions(scores: list[dict[str, float]]) -> Decisions:
     return start.set_by_hand("support_devices", 0.35)
 
 
-def test_decisions_chosen_on_patient_films_are_as_recorded() -> None:
-    truths, scores = films(2)
-    manifest = replace(read_manifest(VOCABULARIES.parent), decisions=decisions(scores))
-    aims = {
-        "false findings": Aim(false_findings=0.3, least=12),
-        "sensitivity": Aim(sensitivity=0.8, least=12),
-        "neither": Aim(least=12),
-    }
+def test_decisions_chosen_on_patient_films_and_on_phantoms_are_as_recorded() -> None:
+    of_people = {"false findings": Aim(false_findings=0.3, least=12), "sensitivity": Aim(sensitivity=0.8, least=12)}
+    of_people |= {"neither": Aim(least=12)}
+    of_phantoms = {"f1": Aim(), "sensitivity": Aim(sensitivity=0.9)}
+    for seed, population, left_out, aims, record in (
+        (2, "hospital", ["cardiomegaly"], of_people, "decisions_of_patient_films"),
+        (3, PHANTOMS, list[str](), of_phantoms, "decisions_of_phantoms"),
+    ):
+        truths, scores = films(seed)
+        manifest = replace(read_manifest(VOCABULARIES.parent), decisions=decisions(scores))
+        said = [Weighed(differences=own, positiveness={"left_lung": own["edema"], "spine": 1.0}) for own in scores]
 
-    made = {
-        name: tune(manifest, truths, weighed(scores), population="hospital", aim=aim, left_out={"cardiomegaly"})
-        for name, aim in aims.items()
-    }
+        made = {
+            name: tune(manifest, truths, said, population=population, aim=aim, left_out=left_out)
+            for name, aim in aims.items()
+        }
 
-    assert all(replace(own, decisions=manifest.decisions) == manifest for own in made.values())
-    recorded.check("decisions_of_patient_films", {name: own.decisions for name, own in made.items()})
-
-
-def test_decisions_chosen_on_phantoms_are_as_recorded() -> None:
-    truths, scores = films(3)
-    manifest = replace(read_manifest(VOCABULARIES.parent), decisions=decisions(scores))
-    aims = {"f1": Aim(), "sensitivity": Aim(sensitivity=0.9)}
-
-    made = {
-        name: tune(manifest, truths, weighed(scores), population=PHANTOMS, aim=aim).decisions
-        for name, aim in aims.items()
-    }
-
-    recorded.check("decisions_of_phantoms", made)
+        assert all(replace(own, decisions=manifest.decisions) == manifest for own in made.values())
+        recorded.check(record, {name: own.decisions for name, own in made.items()})
 
 
 def boxes_of(rng: np.random.Generator, count: int) -> FloatArray:
@@ -528,7 +510,7 @@ def test_precisions_of_boxes_are_as_recorded() -> None:
         },
     )
     for few in (truths[:40], [replace(truth, patient="") for truth in truths]):
-        assert measure_places(few, partial(scaled, found), NO_RESAMPLES) == {}, "too few films, or phantoms"
+        assert measure_places(few, partial(scaled, found), NEVER) == {}, "too few films, or phantoms"
 
 
 def zone_of(boxes: FloatArray) -> str | None:
@@ -566,17 +548,6 @@ def placed(seed: int, key: str, *, patients: int, normal: bool = False) -> tuple
     return truths, places
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scripted:
-    """A model whose detections are those that it gets, in the size that settings have."""
-
-    manifest: Manifest
-
-    def detections(self, found: Detections, settings: DetectionSettings) -> Detections:
-        scales = np.array([settings.scales[number] for number in found.classes]).reshape(-1, 1)
-        return found._replace(boxes=found.boxes * np.concatenate([scales**0, scales**0, scales, scales], axis=1))
-
-
 def set_of(first: int, patients: int, *, normal: bool = False) -> Films:
     """Films of two findings, one after the other; each film is of one of them alone."""
     truths: list[Truth] = []
@@ -597,10 +568,15 @@ def test_rules_of_boxes_and_sides_are_as_recorded() -> None:
     rule = PlaceRule(measured_on="clinic", least=0.75, told=20, right=18)
     manifest = read_manifest(VOCABULARIES.parent)
     before = replace(manifest.decisions, boxes={OPACITY: rule}, sides={OPACITY: rule, "edema": rule})
-    model = cast("EvaluatedModel", Scripted(manifest=replace(manifest, decisions=before)))
+
+    def in_their_size(found: Detections, settings: DetectionSettings) -> Detections:
+        scales = np.array([settings.scales[number] for number in found.classes]).reshape(-1, 1)
+        return found._replace(boxes=found.boxes * np.concatenate([scales**0, scales**0, scales, scales], axis=1))
+
+    model = SimpleNamespace(manifest=replace(manifest, decisions=before), detections=in_their_size)
 
     def judged(*films: Films) -> tuple[dict[str, object], dict[str, Rules]]:
-        return judge(model, *films, population="hospital", resamples=3)
+        return judge(cast("EvaluatedModel", model), *films, population="hospital", resamples=3)
 
     def missed(films: Films) -> Films:
         boxes = [own._replace(boxes=own.boxes * 0) for own in cast("list[Detections]", films.located)]

@@ -23,7 +23,7 @@ from models.decisions import LEFT_OUT, Band, Decisions, Measurement, PlaceRule, 
 from models.engines import FloatArray, Regions
 from models.errors import ModelError
 from models.lab.evaluation import evaluated_model, placing
-from models.lab.evaluation.cases import CaseSource, EvaluationCase, Truth
+from models.lab.evaluation.cases import EvaluationCase, Truth
 from models.lab.evaluation.evaluated_model import EvaluatedModel, Weighed, read_questions, side_of
 from models.lab.evaluation.place_accuracy import PlacedFilm, Told, placed
 from models.lab.evaluation.placing import (
@@ -67,6 +67,7 @@ from models.reading.decision import decide
 from models.reading.phrasebook import PromptVectors
 from models.reading.places import side_certainty
 from models.reading.tokenizers import VOCABULARIES
+from tests.lab.datasets import Films
 
 START = Decisions(
     temperature=1.0,
@@ -272,22 +273,6 @@ OF_FIRST = np.flatnonzero(folds_of(NAMES) == 0)
 
 
 @dataclass
-class Films:
-    """Films that do or do not show an edema, an opacity, and so something."""
-
-    there: list[bool]
-
-    def __len__(self) -> int:
-        return FILMS
-
-    def load(self, index: int) -> EvaluationCase:
-        there = self.there[index]
-        labels = {"edema": there, "lung_opacity": there, "no_finding": not there}
-        gray = np.full((2, 2), index / FILMS, dtype=np.float32)
-        return EvaluationCase(name=str(index), gray=gray, truth=Truth(labels=labels, patient=str(NAMES[index])))
-
-
-@dataclass
 class Weighing:
     """A model that tells films apart as their gray values say."""
 
@@ -301,11 +286,18 @@ class Weighing:
         return Weighing(manifest)
 
 
-def source(there: Marks) -> CaseSource:
-    return cast("CaseSource", Films(there.tolist()))
+def source(shows: Marks) -> Films:
+    """Films that do or do not show an edema, an opacity, and so something."""
+    films = Films()
+    for index, there in enumerate(shows.tolist()):
+        labels = {"edema": there, "lung_opacity": there, "no_finding": not there}
+        gray = np.full((2, 2), index / FILMS, dtype=np.float32)
+        truth = Truth(labels=labels, patient=str(NAMES[index]))
+        films.append(EvaluationCase(name=str(index), gray=gray, truth=truth))
+    return films
 
 
-def chosen_for(films: CaseSource, manifest: Manifest = SHIPPED) -> list[EvaluatedModel]:
+def chosen_for(films: Films, manifest: Manifest = SHIPPED) -> list[EvaluatedModel]:
     model = cast(EvaluatedModel, Weighing(manifest))
     return for_each_film(model, films, population="hospital", most_false=0.1, report=quiet)
 
@@ -342,7 +334,6 @@ RIGHT, LEFT = (0.25, 0.7, 0.2, 0.2), (0.75, 0.7, 0.2, 0.2)
 HIGHER = (0.25, 0.6, 0.2, 0.2)
 """Overlaps RIGHT by an IoU of a third, but lies in another zone."""
 PATIENTS = [f"{number:08}" for number in range(100)]
-DECISIONS = Decisions(temperature=1.0, default_threshold=0.5, review_band=0.1, box_threshold=0.5, region_threshold=0.5)
 OPACITY = "lung_opacity"
 BOX = PlaceRule(measured_on="hospital", least=0.3, told=20, right=12)
 
@@ -482,7 +473,7 @@ def test_a_limit_is_better_by_every_part_of_the_rule(change: Mapping[str, float]
 
 
 def test_rules_that_are_better_replace_those_of_their_finding_alone() -> None:
-    with_both = with_rules(DECISIONS, {"edema": Rules(boxes=BOX, sides=BOX, limits=())})
+    with_both = with_rules(START, {"edema": Rules(boxes=BOX, sides=BOX, limits=())})
 
     assert (with_both.boxes, with_both.sides) == ({"edema": BOX}, {"edema": BOX})
     again = with_rules(with_both, {"edema": Rules(boxes=replace(BOX, least=0.1), sides=None, limits=())})

@@ -56,25 +56,17 @@ def picture(network: Chex) -> Picture:
     return picture_of(network, seed=1)
 
 
-@pytest.fixture(scope="module")
-def prompts() -> Tensor:
-    return torch.randn(2, 5, DIM, generator=torch.Generator().manual_seed(2))
+PROMPTS = torch.randn(2, 5, DIM, generator=torch.Generator().manual_seed(2))
+BOXES = 0.2 + 0.6 * torch.rand(2, 5, 4, generator=torch.Generator().manual_seed(3))
 
 
-@pytest.fixture(scope="module")
-def boxes() -> Tensor:
-    return 0.2 + 0.6 * torch.rand(2, 5, 4, generator=torch.Generator().manual_seed(3))
-
-
-def test_a_film_is_answered_as_if_it_were_alone_and_so_are_boxes_of_a_prompt(
-    network: Chex, picture: Picture, prompts: Tensor
-) -> None:
-    together = network.find(*picture, prompts)
+def test_a_film_is_answered_as_if_it_were_alone_and_so_are_boxes_of_a_prompt(network: Chex, picture: Picture) -> None:
+    together = network.find(*picture, PROMPTS)
 
     patches, positions, cls = (part[1:] for part in picture)
-    for got, wanted in zip(network.find(patches, positions, cls, prompts[1:]), together, strict=True):
+    for got, wanted in zip(network.find(patches, positions, cls, PROMPTS[1:]), together, strict=True):
         torch.testing.assert_close(got, wanted[1:])
-    *alone, feature = network.find(*picture, prompts[:, 3:4])
+    *alone, feature = network.find(*picture, PROMPTS[:, 3:4])
     *located, features = together
     for got, wanted in zip(alone, located, strict=True):
         torch.testing.assert_close(got, wanted[:, 3:4])
@@ -82,8 +74,8 @@ def test_a_film_is_answered_as_if_it_were_alone_and_so_are_boxes_of_a_prompt(
     assert (feature - features[:, 3:4]).abs().max() > 1e-3
 
 
-def test_boxes_lie_in_the_square_and_scores_in_their_range(network: Chex, picture: Picture, prompts: Tensor) -> None:
-    boxes, scores, aggregated_scores, _ = network.find(*picture, prompts)
+def test_boxes_lie_in_the_square_and_scores_in_their_range(network: Chex, picture: Picture) -> None:
+    boxes, scores, aggregated_scores, _ = network.find(*picture, PROMPTS)
 
     assert boxes.shape == (2, 5, PER_PROMPT, 4) and scores.shape == (2, 5, PER_PROMPT)
     low, high = boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2
@@ -92,32 +84,30 @@ def test_boxes_lie_in_the_square_and_scores_in_their_range(network: Chex, pictur
 
 
 def test_a_described_box_does_not_depend_on_other_boxes_and_its_prompt_counts_where_it_is_asked(
-    network: Chex, picture: Picture, prompts: Tensor, boxes: Tensor
+    network: Chex, picture: Picture
 ) -> None:
     prompted = torch.tensor([[1.0, 0, 1, 0, 0], [0, 1, 0, 0, 1]])
 
-    mixed = network.describe(*picture, boxes, prompts, prompted)
+    mixed = network.describe(*picture, BOXES, PROMPTS, prompted)
 
-    third = network.describe(*picture, boxes[:, 2:3], prompts[:, 2:3], prompted[:, 2:3])
+    third = network.describe(*picture, BOXES[:, 2:3], PROMPTS[:, 2:3], prompted[:, 2:3])
     torch.testing.assert_close(third, mixed[:, 2:3])
-    alone = network.describe(*picture, boxes, torch.zeros_like(prompts), torch.zeros(2, 5))
-    both = network.describe(*picture, boxes, prompts, torch.ones(2, 5))
+    alone = network.describe(*picture, BOXES, torch.zeros_like(PROMPTS), torch.zeros(2, 5))
+    both = network.describe(*picture, BOXES, PROMPTS, torch.ones(2, 5))
     torch.testing.assert_close(mixed[prompted == 0], alone[prompted == 0])
     torch.testing.assert_close(mixed[prompted == 1], both[prompted == 1])
     assert (both - alone).abs().amax(dim=-1).min() > 1e-3
 
 
-def test_combined_question_averages_what_prompt_and_box_say(
-    network: Chex, picture: Picture, prompts: Tensor, boxes: Tensor
-) -> None:
+def test_combined_question_averages_what_prompt_and_box_say(network: Chex, picture: Picture) -> None:
     patches, positions, cls = picture
 
-    features = network.describe(*picture, boxes, prompts, torch.ones(2, 5))
+    features = network.describe(*picture, BOXES, PROMPTS, torch.ones(2, 5))
 
     # spec §5: the mean of the prompt's decoder tokens takes the place that a box's own token has in 4.5.
-    decoded = network.detector.decode(patches, positions, prompts, group=PER_PROMPT)
+    decoded = network.detector.decode(patches, positions, PROMPTS, group=PER_PROMPT)
     asked = decoded.reshape(2, 5, PER_PROMPT, DIM).mean(dim=2)
-    regions = network.detector.gather((asked + network.detector.pool(patches, boxes)) / 2)
+    regions = network.detector.gather((asked + network.detector.pool(patches, BOXES)) / 2)
     memory = torch.cat([patches + positions, cls.unsqueeze(1)], dim=1)
     torch.testing.assert_close(features, network.post_decoder(regions, memory, group=1))
 
