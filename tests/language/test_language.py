@@ -54,17 +54,6 @@ def side_named(sentence: str) -> str | None:
     return "both" if {"both", "bilateral"} & words or len(named) == 2 else next(iter(named), None)
 
 
-def claim_of_finding(words: str) -> Claim:
-    finding, state, side = words.split()
-    return replace(NO_CLAIM, finding=finding, state=FindingState(state), side=side_of(side))
-
-
-def claim_of_region(words: str) -> Claim:
-    region, side, found = words.split(", ")
-    assert found in ("found", "clear")
-    return replace(NO_CLAIM, side=side_of(side), region=region, region_has_finding=found == "found")
-
-
 def named(found: tuple[Fault, ...]) -> str:
     return " ".join(fault.value for fault in found)
 
@@ -93,12 +82,17 @@ def claim_of(film: Phantom, sentence: PhantomSentence) -> Claim:
 @pytest.mark.parametrize(("words", "sentence", "expected"), [*rows("findings"), *rows("strictly")])
 def test_a_sentence_of_a_finding_has_these_faults(words: str, sentence: str, expected: str) -> None:
     """What is not understood is refused."""
-    assert named(faults(sentence, claim_of_finding(words))) == expected
+    finding, state, side = words.split()
+    claim = replace(NO_CLAIM, finding=finding, state=FindingState(state), side=side_of(side))
+    assert named(faults(sentence, claim)) == expected
 
 
 @pytest.mark.parametrize(("words", "sentence", "expected"), rows("regions"))
 def test_a_sentence_of_a_region_has_these_faults(words: str, sentence: str, expected: str) -> None:
-    assert named(faults(sentence, claim_of_region(words))) == expected
+    region, side, found = words.split(", ")
+    assert found in ("found", "clear")
+    claim = replace(NO_CLAIM, side=side_of(side), region=region, region_has_finding=found == "found")
+    assert named(faults(sentence, claim)) == expected
 
 
 @pytest.mark.parametrize(("sentence", "decided", "expected"), rows("contradictions"))
