@@ -157,7 +157,7 @@ PEERS: Mapping[str, object] = {
 }
 
 
-def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
+def test_each_peer_is_let_out_to_its_own_address_alone_and_without_one_only_names_are_looked_up() -> None:
     watched = {("10.20.0.9/32", 4318), ("10.20.0.10/32", 8443), ("10.20.0.11/32", 443)}
     sent = {("10.20.0.5/32", 104), ("fd00::9/128", 2576), ("10.20.0.7/32", 443), ("fd00::5/128", 8042)}
     sent |= {("10.20.0.8/32", 80)}
@@ -169,6 +169,7 @@ def test_each_peer_is_let_out_to_its_own_address_alone() -> None:
     common = {DNS, ("10.20.0.6/32", 5432)} | watched
     assert ways_out(split) == {"listener": common, "worker": common, "sender": common | sent}
     assert ways_out(single) == {"node": {DNS} | watched | sent}
+    assert ways_out(made("cpu", {"settings": {"destinations": []}})) == {"node": {DNS}}
 
 
 @pytest.mark.parametrize(
@@ -193,10 +194,6 @@ def test_a_peer_that_is_a_name_needs_a_word_where_it_is(name: str, changes: Obje
     assert "networkPolicy.egressTo" in str(refused.value)
     assert rendered(merged(values, {"networkPolicy": {"egressTo": [ARCHIVE]}}))
     assert not of_kind(rendered(merged(values, {"networkPolicy": {"enabled": False}})), "NetworkPolicy")
-
-
-def test_without_a_peer_only_names_are_looked_up() -> None:
-    assert ways_out(made("cpu", {"settings": {"destinations": []}})) == {"node": {DNS}}
 
 
 def ways_out(objects: list[Object]) -> dict[str, set[tuple[str, int]]]:

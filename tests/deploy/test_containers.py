@@ -46,15 +46,9 @@ def tool(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def project() -> Object:
-    """The file compose.yaml as Docker Compose understands it, every short form written out."""
-    return resolved()
-
-
-@pytest.fixture(scope="module")
-def services(project: Object) -> Object:
-    """Its services."""
-    return cast(Object, project["services"])
+def services() -> Object:
+    """The services of compose.yaml as Docker Compose understands it, every short form written out."""
+    return cast(Object, resolved()["services"])
 
 
 def resolved(*options: str, last: Path = DEPLOY / "compose.yaml", **variables: str) -> Object:
@@ -171,21 +165,21 @@ def test_node_and_archive_find_and_know_each_other(services: Object, node: Setti
 
 
 def test_the_settings_use_what_the_image_has_and_pages_are_for_this_machine_alone(
-    project: Object, node: Settings
+    services: Object, node: Settings
 ) -> None:
     exposed = re.findall(r"^EXPOSE (\d+) (\d+)$", DOCKERFILE, re.MULTILINE)
     assert exposed == [(str(node.listener.port), str(node.http.port))]
     assert f"http://127.0.0.1:{node.http.port}/ready" in DOCKERFILE
     assert (node.listener.host, node.http.host) == ("0.0.0.0", "0.0.0.0")
-    mounted = {mount["target"] for mount in project["services"]["node"]["volumes"]}
+    mounted = {mount["target"] for mount in services["node"]["volumes"]}
     assert mounted == {str(node.storage.directory), "/etc/chex-node/node.toml"}
     assert f"-o chex -g chex {node.storage.directory}\n" in DOCKERFILE
 
-    ports = [port for service in project["services"].values() for port in service.get("ports", ())]
+    ports = [port for service in services.values() for port in service.get("ports", ())]
     published = {(port["host_ip"], int(port["published"]), port["target"]) for port in ports}
     assert {host for host, _, _ in published} == {LOOPBACK}
     assert (LOOPBACK, 8080, node.http.port) in published
-    (network,) = project["networks"]["reading-room"]["ipam"]["config"]
+    (network,) = resolved()["networks"]["reading-room"]["ipam"]["config"]
     assert node.http.trusted_proxy == (network["gateway"],)
 
 
@@ -242,19 +236,16 @@ ADDRESSES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("ours", "original"),
-    [
-        ("prometheus.yml", "prometheus/prometheus.yml"),
-        ("datasource.yaml", "grafana/provisioning/datasources/prometheus.yaml"),
-    ],
-)
-def test_what_watches_in_compose_differs_in_the_address_only(ours: str, original: str) -> None:
-    text = (DEPLOY / original).read_text(encoding="utf-8")
-    for here, there in ADDRESSES.items():
-        text = text.replace(here, there)
-
-    assert yaml.safe_load((COMPOSE / ours).read_text(encoding="utf-8")) == yaml.safe_load(text)
+def test_what_watches_in_compose_differs_in_the_address_only() -> None:
+    originals = {
+        "prometheus.yml": "prometheus/prometheus.yml",
+        "datasource.yaml": "grafana/provisioning/datasources/prometheus.yaml",
+    }
+    for ours, original in originals.items():
+        text = (DEPLOY / original).read_text(encoding="utf-8")
+        for here, there in ADDRESSES.items():
+            text = text.replace(here, there)
+        assert yaml.safe_load((COMPOSE / ours).read_text(encoding="utf-8")) == yaml.safe_load(text), ours
 
 
 def test_the_archive_of_compose_is_that_of_the_orthanc_example() -> None:

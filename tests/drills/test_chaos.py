@@ -47,6 +47,10 @@ def test_a_disk_that_is_full_to_the_last_byte_loses_nothing(tmp_path: Path) -> N
 
 
 def test_restarts_with_a_backlog_queue_no_study_twice(tmp_path: Path) -> None:
+    def open_workflows() -> int:
+        with closing(sqlite3.connect(tmp_path / "node" / "engine.sqlite")) as engine:
+            return int(engine.execute(OPEN_WORKFLOWS).fetchone()[0])
+
     waiting = [films.as_another(films.thumbnail(), str(number), study=str(number)) for number in range(3)]
     (tmp_path / "hold").touch()  # the scripted reader reads nothing while this is there
     with peers.ReceivingArchive() as archive:
@@ -61,7 +65,7 @@ def test_restarts_with_a_backlog_queue_no_study_twice(tmp_path: Path) -> None:
                 node.wait_for("service.ready")
                 time.sleep(SETTLE_SECONDS)
                 # A study whose quiet time ends holds two workflows until the first of them is over.
-                peers.wait_until(lambda: open_workflows(tmp_path) == 3, what="one workflow for each study")
+                peers.wait_until(lambda: open_workflows() == 3, what="one workflow for each study")
                 node.kill()
         (tmp_path / "hold").unlink()
         with Service(settings):
@@ -69,12 +73,6 @@ def test_restarts_with_a_backlog_queue_no_study_twice(tmp_path: Path) -> None:
         verdict = judge(archive, {str(film.StudyInstanceUID): {str(film.SOPInstanceUID)} for film in waiting})
 
     assert (is_idle, verdict.passed) == (True, True), verdict
-
-
-def open_workflows(folder: Path) -> int:
-    """Count the workflows that the executor of a node on SQLite has not finished."""
-    with closing(sqlite3.connect(folder / "node" / "engine.sqlite")) as engine:
-        return int(engine.execute(OPEN_WORKFLOWS).fetchone()[0])
 
 
 @pytest.mark.parametrize(

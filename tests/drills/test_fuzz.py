@@ -34,14 +34,11 @@ PROMPTS = prompts.load("chexpert14")
 CASES = 60
 """Films with damaged pixels."""
 
+EXAMPLES = round(0.35 * (settings.default.max_examples if settings.default is not None else 100))
+"""Fewer than others, for each is slow; more of them with another profile (`make fuzz`)."""
+
 LIVE_SECONDS = 3.0
 """Other tests keep the cores busy meanwhile; a decoder that holds the interpreter does so for 13 s."""
-
-
-def share_of_examples(share: float) -> int:
-    """Fewer examples than others, for each is slow; more of them with another profile (`make fuzz`)."""
-    profile = settings.default
-    return round(share * (profile.max_examples if profile is not None else 100))
 
 
 @cache
@@ -80,7 +77,7 @@ def ends_well(content: bytes) -> bool:
         return answered.reason is not None
 
 
-@settings(max_examples=share_of_examples(0.35))
+@settings(max_examples=EXAMPLES)
 @given(st.integers(0, 3), st.booleans(), st.integers(0, 2**32 - 1))
 def test_a_file_with_a_bent_header_or_bent_pixels_is_read_or_refused(number: int, is_header: bool, seed: int) -> None:
     content = contents()[number]

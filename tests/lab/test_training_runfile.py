@@ -20,7 +20,7 @@ from models.lab.training.catalog import catalog_of
 from models.lab.training.labels import Line
 from models.lab.training.loop import learning_rate, open_trainer, take_step
 from models.lab.training.noise import disturbed
-from models.lab.training.runfile import FilmSource, Machine, Run, read_run, read_view_run
+from models.lab.training.runfile import FilmSource, Machine, read_run, read_view_run
 from models.lab.training.stages import Noise, Stage
 from models.lab.training.store import open_film_store, stock
 from models.lab.training.trained_model import begins_with, build_model, trained_weights
@@ -235,20 +235,6 @@ def small_sizes(sizes: NetworkSizes) -> NetworkSizes:
     )
 
 
-def shortened(run: Run, films: Path) -> Run:
-    """A run of the paper that takes one step of eight films, which lie in a folder."""
-    [stage] = run.stages
-    sources = tuple(FilmSource(file=str(films / source.file), balanced=source.balanced) for source in run.data.films)
-    return replace(
-        run,
-        start="",
-        machine=Machine(),
-        network=small_sizes(run.network),
-        data=replace(run.data, store=str(films / "store"), films=sources),
-        stages=(replace(stage, batch=4, accumulation=2, epochs=0, steps=1, warm_up=0),),
-    )
-
-
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the run files name, with a few films in each."""
@@ -265,7 +251,18 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", TRIED)
 def test_a_published_run_takes_a_step_in_which_every_loss_counts(name: str, films: Path) -> None:
-    run = shortened(read_run(RUNS / f"{name}.toml"), films)
+    """One step of eight films."""
+    run = read_run(RUNS / f"{name}.toml")
+    [stage] = run.stages
+    sources = tuple(FilmSource(file=str(films / source.file), balanced=source.balanced) for source in run.data.films)
+    run = replace(
+        run,
+        start="",
+        machine=Machine(),
+        network=small_sizes(run.network),
+        data=replace(run.data, store=str(films / "store"), films=sources),
+        stages=(replace(stage, batch=4, accumulation=2, epochs=0, steps=1, warm_up=0),),
+    )
     assert stock(run.data, run.store, renderers=1, report=quiet)
     catalog = catalog_of(run.data.classes)
     film_store = open_film_store(run.data, run.store, catalog)

@@ -44,10 +44,6 @@ class TensorMode(enum.Enum):
     OUTPUT = 2
 
 
-class Logger:
-    Severity = enum.Enum("Severity", "INTERNAL_ERROR ERROR")
-
-
 @dataclass
 class Machine:
     """What is in the machine, and what was done on it.
@@ -138,7 +134,7 @@ def tensorrt_of(machine: Machine) -> ModuleType:
     module = ModuleType("tensorrt")
     vars(module).update(
         __version__="11.4.0.106",
-        ILogger=Logger,
+        ILogger=type("Logger", (), {"Severity": enum.Enum("Severity", "INTERNAL_ERROR ERROR")}),
         Runtime=lambda _log: SimpleNamespace(deserialize_cuda_engine=load),
         Builder=lambda _log: builder,
         OnnxParser=lambda network, _log: SimpleNamespace(parse=lambda content: parse(network, content)),

@@ -42,7 +42,6 @@ from tests.support.service import INTERRUPTIBLE, run_command
 
 RUNTIMES = pytest.mark.drill(part="runtimes")
 INNER = f"{RUN}/checkpoints/checkpoint_{STEP:09d}.pth"
-GPT2_CONFIG = {"model_type": "gpt2", "n_head": HEADS, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
 
 
 @pytest.fixture(scope="module")
@@ -326,15 +325,11 @@ def test_the_heads_of_gpt2_are_never_guessed(archive: Path, model: Path, capsys:
 # ---- CheXzero and GPT-2 hold a part of the network: the rest comes from elsewhere, and the card says from where
 
 
-@pytest.fixture(scope="module")
-def chexzero(tmp_path_factory: pytest.TempPathFactory, state: State) -> Path:
-    return official.save(tmp_path_factory.mktemp("chexzero") / "best_64.pt", official.chexzero(state))
-
-
 def gpt2_folder(folder: Path, weights: State, **others: object) -> Path:
     """A folder as Hugging Face has it; others: in its configuration."""
     official.save(folder / "pytorch_model.bin", weights)
-    (folder / "config.json").write_text(json.dumps(GPT2_CONFIG | others))
+    config = {"model_type": "gpt2", "n_head": HEADS, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5}
+    (folder / "config.json").write_text(json.dumps(config | others))
     return folder
 
 
@@ -344,8 +339,9 @@ def gpt2(tmp_path: Path, state: State) -> Path:
 
 
 def test_chexzero_and_then_gpt2_are_put_into_a_network(
-    chexzero: Path, gpt2: Path, tmp_path: Path, state: State, untrained_weights: Path
+    gpt2: Path, tmp_path: Path, state: State, untrained_weights: Path
 ) -> None:
+    chexzero = official.save(tmp_path / "best_64.pt", official.chexzero(state))
     first, second, large = (tmp_path / name for name in ("first", "second", "large"))
     # A rest for other films: their square and its patches are those of the encoder, all else is that of the rest.
     given = read_manifest(shutil.copytree(untrained_weights, large))

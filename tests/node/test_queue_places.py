@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,9 +138,8 @@ def test_a_critical_finding_is_sent_first_though_it_came_last(tmp_path: Path) ->
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    ledger = Ledger(connect(tmp_path / "ledger.sqlite"))
-    yield ledger
-    ledger.close()
+    with closing(Ledger(connect(tmp_path / "ledger.sqlite"))) as ledger:
+        yield ledger
 
 
 def delivery(name: str, priority: OutputPriority = ROUTINE, *, destination: str = "archive") -> Delivery:

@@ -17,8 +17,6 @@ from node import __main__ as program
 from tests.paths import REPOSITORY
 from tests.support.service import run_command
 
-FOLDERS = ("node", "models", "export", "language")
-
 # Each of these takes from a fifth of a second to two seconds.
 LARGE = set("dbos highdicom matplotlib onnx onnxruntime pydicom pynetdicom scipy sklearn sqlalchemy torch".split())
 
@@ -26,7 +24,8 @@ LARGE = set("dbos highdicom matplotlib onnx onnxruntime pydicom pynetdicom scipy
 def runnable() -> list[str]:
     """Every module of the product that a person runs."""
     names = ["deploy.backup"]
-    for path in sorted(path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")):
+    folders = ("node", "models", "export", "language")
+    for path in sorted(path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")):
         if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8"):
             place = path.relative_to(REPOSITORY).with_suffix("")
             names.append(".".join(part for part in place.parts if part != "__main__"))

@@ -19,7 +19,7 @@ import pytest
 
 from models.program import __version__
 from tests.paths import REPOSITORY
-from tests.repository.test_architecture import PRODUCT, name_of
+from tests.repository.test_architecture import PRODUCT
 
 pytestmark = pytest.mark.drill(part="packaging")
 
@@ -66,15 +66,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return program
 
 
-def committed_files() -> list[Path]:
-    """Every file that is or would be committed, so nothing that a command made."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
-    if names.returncode != 0:
-        pytest.skip("not a git checkout")
-    return [path for name in names.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
-
-
 def _call(*command: object) -> None:
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -84,7 +75,12 @@ def test_the_wheel_has_one_import_name_and_all_files(installed: Installed) -> No
     with zipfile.ZipFile(installed.wheel) as archive:
         names = set(archive.namelist())
 
-    committed = {name_of(path) for path in committed_files()}
+    # Every file that is or would be committed, so nothing that a command made.
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=REPOSITORY, check=False, capture_output=True, text=True)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    committed = {name for name in listed.stdout.split("\0") if name and (REPOSITORY / name).is_file()}
     program = {f"chex_node/program/{name}" for name in committed if name.split("/")[0] in PRODUCT}
     entry = {name.removeprefix("deploy/wheel/") for name in committed if name.startswith(f"{ENTRY}/")}
     assert {name.split("/")[0] for name in names} == {"chex_node", f"chex_node-{__version__}.dist-info"}

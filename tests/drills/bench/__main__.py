@@ -97,8 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, progress.on(sys.stdout) as say:
         found, errors = measure({name: PARTS[name] for name in chosen}, Run(options, Path(folder), say))
     fault = int8_fault()
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    processors = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     conditions = {
-        "processor": _processor(),
+        "processor": next(processors, platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
         "threads": options.threads,
         "load_before_and_after": [round(load[0], 1), round(os.getloadavg()[0], 1)],
@@ -133,7 +135,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="tests.drills.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", type=partial(named_parts, PARTS), help="these parts, with commas between them")
-    parser.add_argument("--films", type=_numbers, default=[1, 4], help="that are read at once")
+    parser.add_argument(
+        "--films", type=lambda text: [*map(int, text.split(","))], default=[1, 4], help="that are read at once"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
     parser.add_argument("--engine", choices=("onnx", "torch"), default="onnx")
@@ -147,16 +151,6 @@ def _parser() -> argparse.ArgumentParser:
         help=f"each ENGINE or ENGINE:PRECISION; default: {runtimes.DEFAULT}",
     )
     return parser
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 if __name__ == "__main__":

@@ -100,7 +100,10 @@ def measure(folder: Path, *, count: int, rounds: int, say: ProgressReport) -> Fo
             turnarounds, pauses = [], random.Random(17)
             for _ in range(min(count, ALONE)):
                 time.sleep(pauses.uniform(0.0, LONGEST_PAUSE_SECONDS))
-                turnarounds.append(turnaround(sender, archive) - QUIET_SECONDS)
+                before, began = len(archive.kept), time.monotonic()
+                sender.send(1)
+                archive.wait_for_kept(before + 2, limit_seconds=60.0)  # its report and its presentation state
+                turnarounds.append(time.monotonic() - began - QUIET_SECONDS)
             floods = []
             for number in range(1, rounds + 1):
                 say(f"{count} films at once, round {number} of {rounds}")
@@ -135,7 +138,10 @@ def measure(folder: Path, *, count: int, rounds: int, say: ProgressReport) -> Fo
 def pydicom_seconds() -> float:
     """Measure the core seconds in which pydicom writes a data set of 2,001 elements in items, and reads them all."""
     nested = Dataset()
-    nested.ContentSequence = [_item(number) for number in range(_ITEMS)]
+    nested.ContentSequence = [Dataset() for _ in range(_ITEMS)]
+    for number, item in enumerate(nested.ContentSequence):
+        item.ValueType, item.RelationshipType, item.TextValue = "TEXT", "CONTAINS", f"sentence {number}"
+        item.ObservationUID, item.NumericValue = f"1.2.{number}", f"{number}"
     taken = list[float]()
     for _ in range(_TIMES):
         began, encoded = time.process_time(), BytesIO()
@@ -145,21 +151,6 @@ def pydicom_seconds() -> float:
             _ = [element.value for element in item]
         taken.append(time.process_time() - began)
     return statistics.median(taken)
-
-
-def _item(number: int) -> Dataset:
-    item = Dataset()
-    item.ValueType, item.RelationshipType, item.TextValue = "TEXT", "CONTAINS", f"sentence {number}"
-    item.ObservationUID, item.NumericValue = f"1.2.{number}", f"{number}"
-    return item
-
-
-def turnaround(sender: Sender, archive: peers.ReceivingArchive) -> float:
-    """Seconds from the first byte of a film to the last of its report and its presentation state."""
-    before, began = len(archive.kept), time.monotonic()
-    sender.send(1)
-    archive.wait_for_kept(before + 2, limit_seconds=60.0)
-    return time.monotonic() - began
 
 
 def flood(sender: Sender, count: int, node: Service, archive: peers.ReceivingArchive) -> Flood:

@@ -94,13 +94,6 @@ def in_ohif(
     return summary(seen)
 
 
-def in_dicomscope(
-    shown: Sequence[Study], arguments: argparse.Namespace, folder: Path, _say: ProgressReport
-) -> dict[str, object]:
-    """Show all presentation states in DICOMscope."""
-    return summary(viewing.view_in_dicomscope(shown, arguments.out, scratch=folder / "dicomscope"))
-
-
 def before_validators(
     shown: Sequence[Study], arguments: argparse.Namespace, folder: Path, say: ProgressReport
 ) -> dict[str, object]:
@@ -123,7 +116,9 @@ def summary(seen: Mapping[str, Seen]) -> dict[str, object]:
 
 PARTS: dict[str, Part] = {
     "ohif": in_ohif,
-    "dicomscope": in_dicomscope,
+    "dicomscope": lambda shown, arguments, folder, _: summary(
+        viewing.view_in_dicomscope(shown, arguments.out, scratch=folder / "dicomscope")
+    ),
     "validators": before_validators,
 }
 

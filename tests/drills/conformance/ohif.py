@@ -89,7 +89,7 @@ class Viewer:
 
     def film(self, number: int) -> bytes:
         """Show a film by a double click and take its picture as PNG."""
-        self._thumbnail(number).dblclick()
+        self.page.locator(_FILMS).filter(has_text=f"Film {number}").first.dblclick()
         return settled(self.page, self._viewport_png, ready=lambda: f"Film {number}" in self._overlay())
 
     def reports(self) -> Iterator[ShownReport]:
@@ -98,7 +98,8 @@ class Viewer:
         rows = self.page.locator(_OTHERS).filter(has=modality)
         for number in range(rows.count()):
             png = self._open(rows.nth(number))
-            self._look_for_error_page()
+            if self.page.locator(_ERROR).count():
+                self.faults.append("an error page")
             labels = self._labels()
             found = re.search(r"Film (\d+)", self._overlay())
             yield ShownReport(
@@ -169,9 +170,6 @@ class Viewer:
                 break
         return png
 
-    def _thumbnail(self, number: int) -> Locator:
-        return self.page.locator(_FILMS).filter(has_text=f"Film {number}").first
-
     def _viewport_png(self) -> bytes:
         return self.page.locator(_VIEWPORT).first.screenshot()
 
@@ -194,10 +192,6 @@ class Viewer:
                 _VIEWPORT,
             )
         ]
-
-    def _look_for_error_page(self) -> None:
-        if self.page.locator(_ERROR).count():
-            self.faults.append("an error page")
 
 
 class Ohif:

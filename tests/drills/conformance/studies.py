@@ -35,7 +35,7 @@ from tests.support.fakes import ScriptedReader
 from tests.support.samples import BERLIN
 
 CREATED_AT: Final = datetime(2024, 1, 31, 9, 30, 15, tzinfo=UTC)
-_BY_READER: Final[Mapping[Assessment | None, str]] = {
+_BY_READER: Final[Mapping[Assessment, str]] = {
     Assessment.MOVED: "drawn by reader",
     Assessment.ADDED: "added by reader",
 }
@@ -116,13 +116,9 @@ def _result(film: Mapping[str, Any]) -> FilmResult:
 
 
 def _sure(finding: Mapping[str, Any], box: Mapping[str, Any]) -> str:
-    named = _BY_READER.get(_said(finding, box))
-    return named or str(wording.whole_percent(finding["probability"]))
-
-
-def _said(finding: Mapping[str, Any], box: Mapping[str, Any]) -> Assessment | None:
     said = box.get("reader") or finding.get("reader")
-    return None if said is None else Assessment(said["what"])
+    named = None if said is None else _BY_READER.get(Assessment(said["what"]))
+    return named or str(wording.whole_percent(finding["probability"]))
 
 
 class CaseReader(ScriptedReader):

@@ -15,7 +15,7 @@ from models.contract import FindingState
 from models.progress import ProgressReport
 from node.read import prompts
 from tests.drills.conformance import studies
-from tests.drills.conformance.cases import Case, Exposure, Shown, Unit, with_identity
+from tests.drills.conformance.cases import Case, Exposure, Shown, with_identity
 from tests.support import films, validators
 
 HEADERS: Final[Sequence[dict[str, object]]] = (
@@ -77,13 +77,11 @@ def drawn(number: int) -> Case:
 
 def _answer(key: str, chance: random.Random) -> Shown:
     states = (FindingState.PRESENT, FindingState.INDETERMINATE, FindingState.UNCALIBRATED)
-    boxes = tuple(_unit(chance) for _ in range(chance.choice((1, 1, 2))))
+    boxes = tuple(  # some of which reach beyond the square
+        (chance.random(), chance.random(), chance.uniform(0.02, 0.6), chance.uniform(0.02, 0.6))
+        for _ in range(chance.choice((1, 1, 2)))
+    )
     return Shown(prompt=key, boxes=boxes, state=chance.choice(states), probability=chance.uniform(0.2, 0.999))
-
-
-def _unit(chance: random.Random) -> Unit:
-    """Draw a box, some of which reach beyond the square."""
-    return (chance.random(), chance.random(), chance.uniform(0.02, 0.6), chance.uniform(0.02, 0.6))
 
 
 def validate(cases: Iterable[Case], folder: Path, *, say: ProgressReport, total: int) -> Validation:

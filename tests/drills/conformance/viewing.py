@@ -12,7 +12,7 @@ from pydicom.dataset import Dataset
 from models.contract import Box
 from node.outputs import asked_question, wording
 from tests.drills.conformance import cases, dicomscope, pictures, studies
-from tests.drills.conformance.ohif import Ohif, ShownReport, Viewer
+from tests.drills.conformance.ohif import Ohif, ShownReport
 from tests.drills.conformance.pictures import Mask, Picture, Placing
 from tests.drills.conformance.studies import FilmResult, ReportedBox, Study
 from tests.support import documents
@@ -88,7 +88,9 @@ def view_in_ohif(viewer: Ohif, study: Study, *, kinds: Sequence[str], folder: Pa
                 compare(seen, pictures.colored(report.picture), drawn, placings[report.film], where=where)
             seen.faults += _faults_of_labels(report.labels, boxes, where)
         seen.faults += _faults_of_reach(name, expected, shown)
-        seen.faults += _faults_of_page(name, page)
+        seen.faults += [f"OHIF {name}: {fault}" for fault in page.faults]
+        if page.ticks():
+            seen.faults.append(f"OHIF {name}: {page.ticks()} films are ticked as measured")
     return seen
 
 
@@ -281,13 +283,6 @@ def _faults_of_reach(name: str, expected: _Expected, shown: Sequence[ShownReport
         for line in expected.texts
         if not any(" ".join(line.split()) in text for text in said)
     ]
-    return wrong
-
-
-def _faults_of_page(name: str, page: Viewer) -> list[str]:
-    wrong = [f"OHIF {name}: {fault}" for fault in page.faults]
-    if page.ticks():
-        wrong.append(f"OHIF {name}: {page.ticks()} films are ticked as measured")
     return wrong
 
 

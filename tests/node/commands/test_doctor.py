@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from pydicom.uid import ComprehensiveSRStorage
@@ -247,18 +248,6 @@ def asked(tmp_path: Path, *destinations: DicomDestination | Hl7Destination, limi
     return list(check_destinations(settings, limit_seconds=limit_seconds))
 
 
-def secured(identity: Identity, authority: Authority) -> ssl.SSLContext:
-    """The context of a server that asks for a certificate of this authority."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(identity.certificate, identity.key)
-    return context
-
-
-def shown(identity: Identity, authority: Authority) -> TlsSettings:
-    return TlsSettings(ca=authority.certificate, certificate=identity.certificate, key=identity.key)
-
-
 def test_a_certificate_is_good_short_or_a_fault(
     tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
 ) -> None:
@@ -364,10 +353,14 @@ def test_a_closed_or_silent_peer_is_a_fault_in_time(tmp_path: Path) -> None:
 def test_a_tls_handshake_is_tried_and_a_refusal_is_a_fault(
     tmp_path: Path, lasting: Authority, own: Identity, authority: Authority
 ) -> None:
-    stranger, server = authority.issue("stranger"), secured(own, lasting)
+    stranger = authority.issue("stranger")
+    good = TlsSettings(ca=lasting.certificate, certificate=own.certificate, key=own.key)
+    refused = replace(good, certificate=stranger.certificate, key=stranger.key)
+    unbelieved = replace(good, ca=authority.certificate)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=lasting.certificate)
+    server.verify_mode = ssl.CERT_REQUIRED
+    server.load_cert_chain(own.certificate, own.key)
     with peers.ReceivingArchive(tls=server) as archive, InformationSystem(tls=server) as system:
-        good, refused = shown(own, lasting), replace(shown(stranger, authority), ca=lasting.certificate)
-        unbelieved = shown(own, authority)
         checks = asked(
             tmp_path,
             to_archive(archive.port, tls=good),
@@ -438,10 +431,7 @@ def by_name(checks: Iterable[Check]) -> dict[str, CheckState]:
 def test_what_is_said_of_a_folder_fits_what_the_disk_says(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
-    def fail(*_arguments: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(files.Aside, "write", fail)
+    monkeypatch.setattr(files.Aside, "write", mock.Mock(side_effect=OSError(number, os.strerror(number))))
     check = only(check_storage(settings))
 
     assert check.state is FAULT
@@ -449,24 +439,19 @@ def test_what_is_said_of_a_folder_fits_what_the_disk_says(
     assert list(settings.storage.directory.iterdir()) == []
 
 
-def format_of(content: str) -> Callable[[Path], object]:
-    """A folder with a study, of another format or of none."""
-
-    def make(directory: Path) -> None:
-        (directory / "studies" / "1.2.3").mkdir(parents=True)
-        if content:
-            (directory / "format").write_text(content, encoding="utf-8")
-
-    return make
+def make_format(folder: Path, content: str) -> None:
+    """Have a folder with a study say of which format it is."""
+    (folder / "studies" / "1.2.3").mkdir(parents=True)
+    (folder / "format").write_text(content, encoding="utf-8")
 
 
 @pytest.mark.parametrize(
     ("make", "found", "said"),
     [
         (lambda _: None, {"storage": OK}, "GiB free"),
-        (format_of("1\n"), {"storage": FAULT}, "docs/operate/upgrade.md"),
-        (format_of("4\n"), {"storage": FAULT}, "docs/operate/upgrade.md"),
-        (format_of(""), {"storage": FAULT}, "docs/operate/upgrade.md"),
+        (lambda folder: make_format(folder, "1\n"), {"storage": FAULT}, "docs/operate/upgrade.md"),
+        (lambda folder: make_format(folder, "4\n"), {"storage": FAULT}, "docs/operate/upgrade.md"),
+        (lambda folder: (folder / "studies" / "1.2.3").mkdir(parents=True), {"storage": FAULT}, "operate/upgrade.md"),
         (lambda folder: folder.chmod(0o710), {"storage": OK, "storage mode": NOTE}, ""),
         (lambda folder: folder.rmdir(), {"storage": NOTE}, "the first start creates it"),
         (lambda folder: (folder.rmdir(), folder.touch()), {"storage": FAULT}, ""),

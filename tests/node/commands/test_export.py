@@ -10,6 +10,7 @@ from copy import deepcopy
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -286,11 +287,8 @@ def texts_of(report: Dataset) -> list[str]:
 
 
 def test_a_disk_that_fails_ends_the_export(tmp_path: Path, node: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_path: Path) -> None:
-        raise OSError(errno.EIO, "input/output error")
-
     read(node, FILM)
-    monkeypatch.setattr(decoding, "stored_values", fail)
+    monkeypatch.setattr(decoding, "stored_values", mock.Mock(side_effect=OSError(errno.EIO, "input/output error")))
 
     with pytest.raises(NodeError, match="input/output error"):
         exported(node, tmp_path / "out")

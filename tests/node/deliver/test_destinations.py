@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import ssl
 import subprocess
@@ -35,30 +34,27 @@ from tests.support import films, peers, senders
 from tests.support.certificates import Authority, Identity
 from tests.support.committing import Committing
 
-
-@pytest.fixture
-def film(tmp_path: Path) -> Path:
-    return films.saved(tmp_path, films.thumbnail())
+CONTENT = films.file_bytes(films.thumbnail())
 
 
 def to(archive: peers.ReceivingArchive) -> DicomDestination:
     return DicomDestination(name="pacs", ae_title=archive.ae_title, host=peers.LOOPBACK, port=archive.port)
 
 
-def deliver(film: Path, archive: peers.ReceivingArchive) -> None:
-    senders.deliver(film.read_bytes(), to(archive), calling_aet="CHEX")
+def deliver(archive: peers.ReceivingArchive) -> None:
+    senders.deliver(CONTENT, to(archive), calling_aet="CHEX")
 
 
 def test_an_object_arrives_as_it_lies_on_disk_though_an_archive_may_take_its_time(
-    archive: peers.ReceivingArchive, film: Path
+    archive: peers.ReceivingArchive,
 ) -> None:
     archive.hang()
     patient, impatient = (replace(to(archive), answer_seconds=seconds) for seconds in (30.0, 0.3))
 
     with pytest.raises(DestinationDown, match=r"raise destinations\.answer_seconds"):
-        senders.deliver(film.read_bytes(), impatient, calling_aet="CHEX")
+        senders.deliver(CONTENT, impatient, calling_aet="CHEX")
     with ThreadPoolExecutor(1) as pool:
-        delivery = pool.submit(senders.deliver, film.read_bytes(), patient, calling_aet="CHEX")
+        delivery = pool.submit(senders.deliver, CONTENT, patient, calling_aet="CHEX")
         archive.wait_for_requests(2)
         assert not delivery.done()
         archive.accept()
@@ -68,7 +64,7 @@ def test_an_object_arrives_as_it_lies_on_disk_though_an_archive_may_take_its_tim
     assert (received.calling_ae, received.dataset) == ("CHEX", films.thumbnail())
 
 
-def test_an_archive_that_answers_no_release_has_it(film: Path) -> None:
+def test_an_archive_that_answers_no_release_has_it() -> None:
     go_on = threading.Event()
 
     def hang_after_the_answer(event: evt.Event) -> None:
@@ -77,7 +73,7 @@ def test_an_archive_that_answers_no_release_has_it(film: Path) -> None:
 
     with peers.ReceivingArchive(handlers=[(evt.EVT_PDU_SENT, hang_after_the_answer)]) as slow:
         began = time.monotonic()
-        deliver(film, slow)
+        deliver(slow)
         seconds = time.monotonic() - began
         go_on.set()
 
@@ -86,7 +82,7 @@ def test_an_archive_that_answers_no_release_has_it(film: Path) -> None:
 
 
 def test_an_association_without_an_answer_is_aborted(
-    archive: peers.ReceivingArchive, film: Path, monkeypatch: pytest.MonkeyPatch
+    archive: peers.ReceivingArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released: list[Association] = []
     monkeypatch.setattr(Association, "release", lambda association: released.append(association))
@@ -94,7 +90,7 @@ def test_an_association_without_an_answer_is_aborted(
 
     for _ in range(3):
         with pytest.raises(DestinationDown):
-            deliver(film, archive)
+            deliver(archive)
 
     assert released == []
 
@@ -163,7 +159,7 @@ def test_an_answer_is_acknowledged_before_its_association_ends() -> None:
 
 
 def test_a_destination_answers_if_it_accepts_any_association_not_if_it_rejects_or_is_absent(
-    archive: peers.ReceivingArchive, film: Path
+    archive: peers.ReceivingArchive,
 ) -> None:
     senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
@@ -173,7 +169,7 @@ def test_a_destination_answers_if_it_accepts_any_association_not_if_it_rejects_o
     senders.probe(to(archive), calling_aet="CHEX")
     assert archive.echoes == 1
 
-    for act in (partial(senders.probe, to(archive), calling_aet="CHEX"), partial(deliver, film, archive)):
+    for act in (partial(senders.probe, to(archive), calling_aet="CHEX"), partial(deliver, archive)):
         archive.reject()
         with pytest.raises(DestinationDown, match="check both AE titles"):
             act()
@@ -212,21 +208,6 @@ def test_a_rejection_without_words_is_told_by_its_numbers(monkeypatch: pytest.Mo
             senders.probe(replace(PACS, port=listening.getsockname()[1]), calling_aet="CHEX")
 
 
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.found(tmp_path_factory.mktemp("stranger"))
-
-
-@pytest.fixture(scope="module")
-def pacs(authority: Authority) -> Identity:
-    return authority.issue("pacs")
-
-
-@pytest.fixture(scope="module")
-def own(authority: Authority) -> Identity:
-    return authority.issue("node")
-
-
 def archive_of(identity: Identity, authority: Authority) -> peers.ReceivingArchive:
     """An archive that asks everybody for a certificate of this authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=authority.certificate)
@@ -251,33 +232,28 @@ def storescp(folder: Path, identity: Identity, authority: Authority) -> Iterator
     command += ["+cf", str(authority.certificate), "-rc", "-od", str(folder), str(port := peers.free_port())]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            peers.wait_until(lambda: process.poll() is None and _listens(port), what="storescp listens")
+            # the system's table: a connection for a look would keep a server busy that serves one at a time
+            table, row = Path("/proc/net/tcp"), f":{port:04X} 00000000:0000 0A "
+            peers.wait_until(lambda: row in table.read_text(encoding="ascii"), what="storescp listens")
             yield port
         finally:
             process.kill()
 
 
-def _listens(port: int) -> bool:
-    """Look in the system's table: a connection for a look would keep a server busy that serves one at a time."""
-    table = Path("/proc/net/tcp").read_text(encoding="ascii")
-    return re.search(rf":{port:04X} 00000000:0000 0A ", table) is not None
-
-
-def test_dcmtk_takes_an_object_over_tls(
-    tmp_path: Path, film: Path, authority: Authority, pacs: Identity, own: Identity
-) -> None:
-    with storescp(tmp_path / "kept", pacs, authority) as port:
-        senders.probe(over_tls(port, authority, own), calling_aet="CHEX")
-        senders.deliver(film.read_bytes(), over_tls(port, authority, own), calling_aet="CHEX")
+def test_dcmtk_takes_an_object_over_tls(tmp_path: Path, authority: Authority) -> None:
+    with storescp(tmp_path / "kept", authority.issue("pacs"), authority) as port:
+        destination = over_tls(port, authority, authority.issue("node"))
+        senders.probe(destination, calling_aet="CHEX")
+        senders.deliver(CONTENT, destination, calling_aet="CHEX")
 
         (kept,) = (tmp_path / "kept").iterdir()
     assert films.thumbnail().SOPInstanceUID in kept.name
 
 
-def refusal(film: Path, destination: DicomDestination) -> str:
+def refusal(destination: DicomDestination) -> str:
     """What a delivery and a probe both say."""
     with pytest.raises(DestinationDown) as sent:
-        senders.deliver(film.read_bytes(), destination, calling_aet="CHEX")
+        senders.deliver(CONTENT, destination, calling_aet="CHEX")
     with pytest.raises(DestinationDown) as probed:
         senders.probe(destination, calling_aet="CHEX")
     assert str(sent.value) == str(probed.value)
@@ -293,39 +269,37 @@ def refusal(film: Path, destination: DicomDestination) -> str:
     ],
 )
 def test_an_archive_without_a_good_certificate_is_refused_and_leaves_no_thread(
-    film: Path, authority: Authority, stranger: Authority, own: Identity, kind: str, said: str
+    tmp_path: Path, authority: Authority, kind: str, said: str
 ) -> None:
+    stranger, own = Authority.found(tmp_path / "stranger"), authority.issue("node")
     shown = {"foreign": stranger.issue("pacs"), "expired": authority.issue("old", days=-1)}.get(kind)
     host = peers.LOOPBACK if shown else "127.0.0.2"
     with archive_of(shown or authority.issue("pacs"), authority) as archive:
         archive.stop()
         archive.start(host=host)
         before = threading.active_count()
-        assert f"its certificate is refused ({said}" in refusal(film, over_tls(archive.port, authority, own, host=host))
+        assert f"its certificate is refused ({said}" in refusal(over_tls(archive.port, authority, own, host=host))
         peers.wait_until(lambda: threading.active_count() <= before, what="the threads of the connections end")
 
     assert archive.requests == []
 
 
-@pytest.mark.parametrize("kind", ["none", "stranger"])
-def test_an_archive_that_does_not_believe_the_node_says_so(
-    film: Path, authority: Authority, stranger: Authority, pacs: Identity, kind: str
-) -> None:
-    identity = None if kind == "none" else stranger.issue("node")
-    with archive_of(pacs, authority) as archive:
-        assert "refuses the node's certificate" in refusal(film, over_tls(archive.port, authority, identity))
+def test_an_archive_that_does_not_believe_the_node_says_so(tmp_path: Path, authority: Authority) -> None:
+    with archive_of(authority.issue("pacs"), authority) as archive:
+        for shown in (None, Authority.found(tmp_path / "stranger").issue("node")):
+            assert "refuses the node's certificate" in refusal(over_tls(archive.port, authority, shown))
 
     assert archive.requests == []
 
 
 def test_an_archive_that_speaks_no_tls_gets_nothing_and_files_that_cannot_be_used_are_named(
-    film: Path, authority: Authority, own: Identity, tmp_path: Path
+    archive: peers.ReceivingArchive, authority: Authority, tmp_path: Path
 ) -> None:
+    own = authority.issue("node")
     broken = Identity(certificate=own.certificate, key=tmp_path / "nowhere.key")
-    with peers.ReceivingArchive() as archive:
-        assert "pacs" in refusal(film, over_tls(archive.port, authority, own))
+    assert "pacs" in refusal(over_tls(archive.port, authority, own))
 
-        assert refusal(film, over_tls(archive.port, authority, broken)) == (
-            "pacs: the files of its tls table cannot be used (No such file or directory)"
-        )
+    assert refusal(over_tls(archive.port, authority, broken)) == (
+        "pacs: the files of its tls table cannot be used (No such file or directory)"
+    )
     assert archive.requests == []

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -144,11 +146,6 @@ class Watched:
         peers.wait_until(lambda: self.looks > before + count, what="looks")
 
 
-def no_room(_descriptor: int) -> None:
-    """Fail as a sync does on a full disk."""
-    raise OSError(errno.ENOSPC, "no space left on device")
-
-
 Send = Callable[[Alert], None]
 
 
@@ -210,7 +207,7 @@ def test_of_several_processes_one_sends_the_alert_while_the_disk_is_not_writable
 ) -> None:
     watched = Watched(FULL)
     with monkeypatch.context() as disk:
-        disk.setattr(os, "fsync", no_room)
+        disk.setattr(os, "fsync", mock.Mock(side_effect=OSError(errno.ENOSPC, "no space left on device")))
         several = [watched.start(tmp_path) for _ in range(3)]
         watched.wait_for_sent(1)
         watched.wait_for_looks(20)
@@ -260,13 +257,7 @@ def test_a_damaged_state_is_begun_anew(tmp_path: Path) -> None:
 
 
 def test_an_unforeseen_error_does_not_end_the_thread(tmp_path: Path) -> None:
-    watched = Watched(FULL)
-
-    def look() -> Sequence[Trouble]:
-        watched.look()
-        if watched.looks == 1:
-            raise RuntimeError("Zyx^Secret")
-        return [FULL]
+    watched, look = Watched(), mock.Mock(side_effect=chain([RuntimeError("Zyx^Secret")], repeat([FULL])))
 
     with capture_logs() as lines:
         running = Alerts(tmp_path, look, watched.send, after_seconds=0.05)

@@ -6,11 +6,12 @@ import errno
 import json
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -160,18 +161,15 @@ class Clock:
         wait_until(lambda: self.asked > begun + 3, what="the sender looked what is due")
 
 
-@contextmanager
 def sending(
     spool: Spool,
     send: Callable[[Notice, NotifySettings], None],
     *,
     clock: Clock,
     stands: Callable[[Notice], bool | None] = lambda _notice: True,
-) -> Iterator[None]:
+) -> AbstractContextManager[object]:
     """Send what waits for the ward, with a turn each hundredth of a second."""
-    running = notices.Notices(spool, (WARD,), send, stands=stands, clock=clock, pause_seconds=0.01)
-    with closing(running):
-        yield
+    return closing(notices.Notices(spool, (WARD,), send, stands=stands, clock=clock, pause_seconds=0.01))
 
 
 def test_an_unclear_finding_is_looked_at_less_and_less_until_its_study_changes(tmp_path: Path) -> None:
@@ -233,16 +231,13 @@ def test_a_finding_waits_for_the_answer_to_a_film_that_came_again_and_stands_whi
     def stands() -> bool | None:
         return is_still_critical(spool, film.study_uid, "pneumothorax", PROMPTS)
 
-    def failing(_study: str) -> None:
-        raise OSError(errno.EIO, "the disk fails")
-
     keep_answer(spool, lateral)
     keep_answer(spool, film, replace(samples.finding(samples.PNEUMOTHORAX), sentence=None))
     assert stands() is True
     again = films.as_another(films.thumbnail(), "frontal", study="pair")
     films.keep(spool, films.changed(again, {"PatientID": "P-9"}))
     assert stands() is None
-    monkeypatch.setattr(spool, "readings", failing)
+    monkeypatch.setattr(spool, "readings", mock.Mock(side_effect=OSError(errno.EIO, "the disk fails")))
     assert stands() is True
 
 

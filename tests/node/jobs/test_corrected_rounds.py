@@ -33,6 +33,7 @@ from node.store.correction import Correction, CorrectionKind
 from node.store.received import Instance
 from node.store.rounds import RoundMark
 from node.store.study_facts import load
+from tests.node.jobs.test_question_answerer import remove
 from tests.node.jobs.test_rounds import STUDY, Bench, film, predecessor
 from tests.node.outputs.test_rejection import highdicom_note
 from tests.node.test_metrics import samples as metric_samples
@@ -183,13 +184,6 @@ def read(tmp_path: Path) -> Read:
     return Read(tmp_path / "node")
 
 
-def remove(read: Read) -> None:
-    """Remove the study as retention does."""
-    mark = RoundMark(number=1, created_at=datetime.now(UTC), files=(read.film.path.name,), outputs=())
-    read.spool.mark_round(read.film.study_uid, mark)
-    assert read.spool.remove_study(read.film.study_uid)
-
-
 @pytest.mark.parametrize(
     ("place", "step", "is_after"),
     [(header_reading, "read_header", False), (answered_film, "answer_in", False), (answered_film, "read_film", True)],
@@ -201,7 +195,7 @@ def test_a_study_that_is_removed_meanwhile_is_not_corrected(
 
     def removed_meanwhile(*arguments: object, **named: object) -> object:
         found = known(*arguments, **named) if is_after else None
-        remove(read)
+        remove(read.spool, read.film)
         return found if is_after else known(*arguments, **named)
 
     monkeypatch.setattr(place, step, removed_meanwhile)
@@ -219,7 +213,7 @@ def lose_reading(read: Read) -> None:
 @pytest.mark.parametrize(
     ("lose", "status", "said"),
     [
-        (remove, 404, "this node has no such film"),
+        (lambda read: remove(read.spool, read.film), 404, "this node has no such film"),
         (lambda read: read.film.path.unlink(), 404, "this node has no such film"),
         (lambda read: read.film.path.write_bytes(b"lost"), 409, "send it again"),
         (lose_reading, 409, "have its study read again"),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -262,13 +262,19 @@ REPORT = report(FILM, group(finding("edema"), region(FILM, "POLYLINE", SQUARE), 
 ASKED_BY_ALL = QuestionsSettings(ae_titles=("TESTER",))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Asking:
     """The objects of one study, and the step that looks at them."""
 
-    spool: Spool
-    steps: ObjectSteps
-    queued: list[str] = field(default_factory=list)
+    def __init__(self, folder: Path) -> None:
+        self.spool, self.queued = Spool(folder), list[str]()
+        (destination,) = settings_for(folder, archive_port=104).destinations
+        self.steps = ObjectSteps(
+            spool=self.spool,
+            answerer=answerer_of(self.spool, ScriptedReader()),
+            metrics=Metrics(),
+            settings=ASKED_BY_ALL,
+            destinations={destination.name: destination},
+        )
 
     def keep(self, *received: Dataset) -> None:
         for dataset in received:
@@ -289,16 +295,7 @@ class Asking:
 
 @pytest.fixture
 def study(tmp_path: Path) -> Asking:
-    spool = Spool(tmp_path)
-    (destination,) = settings_for(tmp_path, archive_port=104).destinations
-    steps = ObjectSteps(
-        spool=spool,
-        answerer=answerer_of(spool, ScriptedReader()),
-        metrics=Metrics(),
-        settings=ASKED_BY_ALL,
-        destinations={destination.name: destination},
-    )
-    return Asking(spool=spool, steps=steps)
+    return Asking(tmp_path)
 
 
 @pytest.mark.parametrize(

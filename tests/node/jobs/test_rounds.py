@@ -18,10 +18,11 @@ from pydicom.uid import JPEG2000Lossless
 
 from models.contract import Box
 from models.documents import encode
-from node.config import ReportSettings, StudySettings
+from node.config import ReportSettings, Settings, StudySettings
 from node.domain import Delivery
 from node.jobs.answer_steps import AnswerSteps
 from node.output_kinds import DEFAULT_OUTPUTS
+from node.outputs.asked_question import AskedQuestion
 from node.prompt_set import PromptSet
 from node.read.decoding import Radiograph
 from node.read.model import Reading
@@ -111,8 +112,7 @@ def test_rounds_of_one_study_run_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill(part="peers")
-def test_a_study_that_never_gets_quiet_is_read_all_the_same(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "node", archive_port=peers.free_port())
+def test_a_study_that_never_gets_quiet_is_read_all_the_same(settings: Settings) -> None:
     settings = replace(settings, study=StudySettings(quiet_seconds=4.0, max_seconds=4.5))
     sent = itertools.count()
     with Service(settings) as service:
@@ -169,12 +169,17 @@ class Bench:
             self.ledger.set_sent(delivery, attempts=1)
         return deliveries
 
-    def answer(self, film: str, number: int = 1, *, at: datetime | None = None) -> list[Delivery]:
-        """Send the answer to a question about a film as a person does; at: when. Returns what is to be delivered."""
+    def ask(self, film: str, number: int = 1, *, weights_sha256: str = "0" * 64) -> AskedQuestion:
+        """Keep a question about a film, and its answer by the scripted reader or another model."""
         box = Box(left=2, top=3, right=20, bottom=30)
-        facts = {"id": f"{number:032x}", "study_uid": STUDY, "film": film, "weights_sha256": "0" * 64}
+        facts = {"id": f"{number:032x}", "study_uid": STUDY, "film": film, "weights_sha256": weights_sha256}
         question = replace(asked(boxes=(box,)), **facts)
         self.spool.keep_document(STUDY, "questions", question.id, encode(question))
+        return question
+
+    def answer(self, film: str, number: int = 1, *, at: datetime | None = None) -> list[Delivery]:
+        """Send the answer to a question about a film as a person does; at: when. Returns what is to be delivered."""
+        question = self.ask(film, number)
         answer = SentAnswer(question=question.id, requested_at=at or datetime.now(UTC))
         questions.keep_answer(self.spool, STUDY, answer)
         return self.write_answer(question.id)

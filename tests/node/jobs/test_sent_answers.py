@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pydicom.dataset import Dataset
 
-from models.contract import Box
-from models.documents import encode
 from node.domain import Delivery, JsonObject
 from node.errors import InputError
 from node.jobs import answer_steps
-from node.outputs.asked_question import AskedQuestion
 from node.store import questions
 from node.store.questions import SentAnswer
 from node.store.spool import DocumentKind, Spool
 from tests.node.jobs.test_rounds import STUDY, Bench, film
-from tests.node.outputs.test_answer_objects import asked
 from tests.node.outputs.test_rejection import dcmtk_note, rejected_uids, uids
 from tests.node.test_metrics import samples
 from tests.support import senders
@@ -58,10 +54,6 @@ class Interrupted(Spool):
     def _happen(self) -> None:
         self._number = 0
         self.happens()
-
-
-class Killed(SystemExit):
-    """The end of the process, which no step takes for a fault."""
 
 
 class Race:
@@ -140,11 +132,8 @@ def test_a_correction_long_after_rejects_what_was_renewed(tmp_path: Path) -> Non
 def test_a_kill_at_any_moment_lets_no_answer_escape(tmp_path: Path, moment: tuple[int, str]) -> None:
     race = Race(tmp_path, moment)
 
-    def kill() -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        race.answer(kill)
+    with pytest.raises(SystemExit):  # the end of the process, which no step takes for a fault
+        race.answer(Mock(side_effect=SystemExit))
     race.reject()
 
     assert list(questions.released_outputs(race.reading.spool, STUDY)) == []
@@ -190,19 +179,11 @@ def test_an_answer_and_the_rounds_after_it_leave_each_other_alone(tmp_path: Path
     assert all("ask the question again" in parked.reason for parked in other.ledger.parked())
 
 
-def keep_question(spool: Spool, *, weights_sha256: str = "0" * 64) -> AskedQuestion:
-    """Keep a question about the film, and its answer by the scripted reader or another model."""
-    facts = {"id": QUESTION, "study_uid": STUDY, "film": str(FILM.SOPInstanceUID), "weights_sha256": weights_sha256}
-    question = replace(asked(boxes=(Box(left=2, top=3, right=20, bottom=30),)), **facts)
-    spool.keep_document(STUDY, "questions", question.id, encode(question))
-    return question
-
-
 def test_an_answer_of_another_model_is_refused_with_a_reason(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.receive(FILM)
     bench.round()
-    keep_question(bench.spool, weights_sha256="1" * 64)
+    bench.ask(str(FILM.SOPInstanceUID), weights_sha256="1" * 64)
     questions.keep_answer(bench.spool, STUDY, SentAnswer(question=QUESTION, requested_at=datetime.now(UTC)))
 
     assert bench.write_answer(QUESTION) == []
@@ -214,7 +195,7 @@ def test_an_answer_of_another_model_is_refused_with_a_reason(tmp_path: Path) -> 
 def test_an_answer_that_no_destination_takes_or_of_a_removed_study_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path, outputs=("text", "sc"))
     bench.receive(FILM)
-    question = keep_question(bench.spool)
+    question = bench.ask(str(FILM.SOPInstanceUID))
 
     with pytest.raises(InputError, match="no destination takes answers"):
         answer_steps.take(bench.spool, question, destinations=[*bench.steps.destinations.values()])

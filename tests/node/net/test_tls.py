@@ -39,11 +39,10 @@ def scanner(authority: Authority) -> Identity:
 @pytest.fixture
 def tls(authority: Authority, tmp_path: Path) -> ServerTlsSettings:
     """Files of the node's own, which a test may change."""
-    issued = authority.issue("node")
     own = ServerTlsSettings(
         port=0, certificate=tmp_path / "node.pem", key=tmp_path / "node.key", ca=tmp_path / "ca.pem"
     )
-    install(issued, own)
+    install(authority.issue("node"), own)
     shutil.copy(authority.certificate, own.ca)
     return own
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Never
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -268,10 +268,7 @@ def test_a_broken_deflated_file_is_refused(tmp_path: Path, is_cut: bool) -> None
 
 @pytest.mark.parametrize(("module", "name"), [(grayscale, "levels_of"), (header, "read")])
 def test_a_lack_of_memory_is_no_fault_of_a_film(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> None:
-    def fail(*_: object, **__: object) -> Never:
-        raise MemoryError
-
-    monkeypatch.setattr(module, name, fail)
+    monkeypatch.setattr(module, name, Mock(side_effect=MemoryError))
 
     with pytest.raises(MemoryError):
         load(films.thumbnail())

@@ -6,17 +6,16 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from pynetdicom import evt
-from pynetdicom.association import Association
 from structlog.testing import capture_logs
 
 from node.deliver import dicom
 from node.deliver.kinds import Calling
 from node.net.association_pdus import readable, readable_acceptance
 from node.receive.dimse import Reception
-from node.receive.intake import Intake
 from node.receive.listener import Listener
 from node.settings.destinations import DicomDestination
 from tests.support import pdus
@@ -220,12 +219,9 @@ def test_a_fault_of_the_node_leaves_a_trace(
         else:
             event.assoc.dul.kill_dul()
 
-    def receive(_reception: Reception, _association: Association, *, intake: Intake) -> None:
-        raise RuntimeError("can't start new thread")
-
     monkeypatch.setattr(Listener, "_on_requested", requested)
     if fault == "before the association":
-        monkeypatch.setattr(Reception, "__init__", receive)
+        monkeypatch.setattr(Reception, "__init__", Mock(side_effect=RuntimeError("can't start new thread")))
     with listening(tmp_path, request_seconds=5.0) as node:
         answer_to(request(), node)
 

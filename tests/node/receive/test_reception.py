@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from io import BytesIO
-from typing import cast
+from unittest.mock import Mock
 
 import pytest
 from pydicom.uid import UID, CTImageStorage
@@ -130,19 +130,9 @@ def test_what_does_not_continue_an_object_leaves_nothing(node: Node, recording: 
     assert [node.count("cxr_instances_total", outcome=outcome) for outcome in OUTCOMES] == [0, 0, 0, 0]
 
 
-class Full:
-    """A file on a disk that takes no byte, and then takes them again."""
-
-    is_full = True
-
-    def write(self, _part: bytes) -> None:
-        if self.is_full:
-            self.is_full = False
-            raise Refused("no room")
-
-
 def test_an_object_of_which_a_part_was_not_written_is_never_kept() -> None:
-    dataset = DatasetOnDisk(lambda: cast(Incoming, Full()))
+    full = Mock(write=Mock(side_effect=[Refused("no room"), None]))  # its disk takes no byte, and then takes them again
+    dataset = DatasetOnDisk(lambda: full)
 
     for _ in range(2):
         assert dataset.write(b"part") == 4

@@ -33,9 +33,6 @@ from tests.support.service import Service, settings_for
 from tests.support.serving import read_to_end, serving
 from tests.support.web_access import ADDRESS, PASSWORD, opened, users_in
 
-LONG_UID = "1." + "2" * 63
-MEGABYTE = b"x" * 2**20
-
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, requests.Known]]:
@@ -87,7 +84,7 @@ def test_a_path_that_is_no_uid_finds_nothing(node: tuple[Service, requests.Known
         "/api/v1/studies/..%2f..%2fnode.toml",
         "/api/v1/outputs/..%2F..%2Fledger.sqlite",
         "/api/v1/films/%2e%2e/picture",
-        *(f"/api/v1/studies/{uid}" for uid in ("1.2%00", "1.2%0d%0aX:1", "[0-9]", LONG_UID, "%ff%fe")),
+        *(f"/api/v1/studies/{uid}" for uid in ("1.2%00", "1.2%0d%0aX:1", "[0-9]", "1." + "2" * 63, "%ff%fe")),
         "/api/v1/looks/..%2fsecret/picture",
         "//api/v1/studies/1.2",
     ):
@@ -125,7 +122,7 @@ def test_100_mb_of_no_film_take_no_memory(node: tuple[Service, requests.Known]) 
     fields = ("Content-Type: application/dicom", f"Content-Length: {100 * 2**20}")
     before = processes.status_of(service.pid, "VmHWM")
 
-    answer = sent(service, requested("POST", "/api/v1/instances", *fields), MEGABYTE, times=100)
+    answer = sent(service, requested("POST", "/api/v1/instances", *fields), b"x" * 2**20, times=100)
 
     assert status_of(answer) == 409
     assert processes.status_of(service.pid, "VmHWM") - before < 40 * 1024
@@ -160,19 +157,15 @@ def described(client: TestClient) -> Mapping[str, Any]:
     return found
 
 
-def operations(described: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    for path, methods in described["paths"].items():
-        for method, operation in methods.items():
-            yield method.upper(), path, operation
-
-
 def test_nobody_and_a_reader_get_the_answers_that_are_described(
     client: TestClient, described: Mapping[str, Any]
 ) -> None:
     page = client.get("/interface", auth=READER).text
     assert not re.search(r"<script|(?:src|href)=\"(?![/#])|`", page), "it fetches nothing from elsewhere"
     schemes = described["components"]["securitySchemes"]
-    for method, path, operation in operations(described):
+    operations = [(path, *each) for path, methods in described["paths"].items() for each in methods.items()]
+    for path, word, operation in operations:
+        method = word.upper()
         asked = re.sub(r"\{\w+\}", "1.2.3", path)
         assert f"<code>{method} {path}</code>" in page
         assert re.fullmatch(r"[A-Z][a-z]+ .*[^.]", operation["summary"]), (method, path)

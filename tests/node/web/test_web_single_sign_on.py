@@ -145,7 +145,7 @@ def test_the_log_says_what_is_wrong_with_group_secret_or_provider(
     assert (of_provider["reason"], of_provider["message"][:19]) == ("provider", "Connect call failed")
 
 
-def test_another_browser_cannot_finish_a_sign_in_and_who_is_denied_reads_our_words(
+def test_another_browser_cannot_finish_a_sign_in_who_is_denied_reads_our_words_and_a_used_code_is_of_no_use(
     client: TestClient, provider: Provider
 ) -> None:
     left = client.get("/login/oidc", headers=BROWSER)
@@ -160,8 +160,6 @@ def test_another_browser_cannot_finish_a_sign_in_and_who_is_denied_reads_our_wor
     assert (answer.status_code, "evil" in answer.text) == (403, False)
     assert "/token" not in provider.asked
 
-
-def test_a_code_that_was_used_lets_nobody_in_again(client: TestClient) -> None:
     left = client.get("/login/oidc", headers=BROWSER)
     back = httpx2.get(left.headers["location"]).headers["location"].removeprefix(ADDRESS)
     kept = dict(client.cookies)

@@ -55,11 +55,10 @@ def node(tmp_path: Path) -> Finished:
     return Finished(tmp_path / "node")
 
 
-def listening(settings: Settings) -> Settings:
-    return replace(settings, listener=replace(settings.listener, port=11112))
-
-
 def test_what_is_unknown_or_was_removed_is_told_apart(tmp_path: Path) -> None:
+    def listening(settings: Settings) -> Settings:
+        return replace(settings, listener=replace(settings.listener, port=11112))
+
     node = Finished(tmp_path / "node", change=listening)
     pages, unknown = node.client(), "This node knows no such study."
     empty = pages.get("/").text
@@ -152,30 +151,22 @@ def keep_read(node: Finished, film: Dataset, answer: Film, *, study_uid: str) ->
     return kept.sop_instance_uid
 
 
-@pytest.fixture
-def two_to_review(node: Finished) -> list[str]:
-    """A study of two patients' films, each with a finding that is present and one to be reviewed; their UIDs."""
-    uids = []
+def test_the_lists_say_what_is_to_be_reviewed_and_name_patients_to_who_may_see_them(node: Finished) -> None:
+    uids = []  # of a study of two patients' films, each with a finding that is present and one to be reviewed
     for number, patient in enumerate((PATIENT, {**PATIENT, "PatientName": "Abc^Other", "PatientID": "OTHER-8"})):
         taken = {"AcquisitionDate": "20240131", "AcquisitionTime": f"09{number}500", "PatientAge": f"06{number}Y"}
         film = films.as_another(films.thumbnail({**patient, **taken}), f"to review {number}", study="two")
         uids.append(keep_read(node, film, samples.several(), study_uid=LONG_STUDY))
-
     node.ledger.set_study(LONG_STUDY, "finished")
-    row = ReviewRow(study_uid=LONG_STUDY, film="", reason="near_threshold", is_stat=False, urgency=1, received_at=0)
-    node.ledger.set_reviews(LONG_STUDY, [replace(row, film=uid, received_at=n) for n, uid in enumerate(uids)])
-    return uids
+    waiting = ReviewRow(study_uid=LONG_STUDY, film="", reason="near_threshold", is_stat=False, urgency=1, received_at=0)
+    node.ledger.set_reviews(LONG_STUDY, [replace(waiting, film=uid, received_at=n) for n, uid in enumerate(uids)])
 
-
-def test_the_lists_say_what_is_to_be_reviewed_and_name_patients_to_who_may_see_them(
-    node: Finished, two_to_review: list[str]
-) -> None:
     with capture_logs() as lines:
         page, unnamed = (node.client(user=user).get("/review").text for user in ("reader", ""))
 
     assert [(line["user"], line["studies"]) for line in lines if line["event"] == "worklist.viewed"] == [("reader", 1)]
-    rows = {uid: row for uid in two_to_review for row in page.split("<tr ") if f'data-uid="{uid}"' in row}
-    first, second = (re.sub("<[^>]*>", " ", rows[uid]) for uid in two_to_review)
+    rows = {uid: row for uid in uids for row in page.split("<tr ") if f'data-uid="{uid}"' in row}
+    first, second = (re.sub("<[^>]*>", " ", rows[uid]) for uid in uids)
     of_first = ("Zyx, Secret, Dr", "SECRET-7", "60 y", "2024-01-31 09:05")
     of_second = ("Abc, Other", "OTHER-8", "61 y", "2024-01-31 09:15")
     for row, own, other in ((first, of_first, of_second), (second, of_second, of_first)):
@@ -185,7 +176,7 @@ def test_the_lists_say_what_is_to_be_reviewed_and_name_patients_to_who_may_see_t
     assert all(" ".join(said["reasons"]) in row for row in rows.values())
 
     assert [word for word in ("Zyx", "SECRET", "OTHER", "60 y", "2024-01-31") if word in unnamed] == []
-    assert unnamed.count(">Study …333333333333</a>") == len(two_to_review)
+    assert unnamed.count(">Study …333333333333</a>") == len(uids)
     listed = node.client(user="reader").get("/api/v1/review").text
     assert [word for word in ("Zyx", "SECRET", "OTHER") if word in listed] == []
 
@@ -408,17 +399,15 @@ def test_the_filter_shows_what_it_names_and_status_counts_it(node: Finished) -> 
     assert "finished, with nothing delivered: 1" in operate.render(told, zone=node.settings.site.zone)
 
 
-REFUSED = "Studies are found by digits of their UID alone"
-
-
 def test_digits_are_searched_as_they_are_typed_and_what_cannot_be_is_refused_in_words(node: Finished) -> None:
     delivered(node, SENT)
     pages = delivered(node, SENT, study="9")
     for typed in ("1.2.3", " 1.2.3 ", "2", "1.2.", "."):
         page = pages.get("/", params={"q": typed}).text
         assert re.findall('data-uid="([^"]*)"', page) == [STUDY], typed
+    digits_alone = "Studies are found by digits of their UID alone"
     for name, typed, said in (
-        *(("q", typed, REFUSED) for typed in ("Meier", "1.2.3a", "1.2%", "<b>", "1" * 65, "胸部")),
+        *(("q", typed, digits_alone) for typed in ("Meier", "1.2.3a", "1.2%", "<b>", "1" * 65, "胸部")),
         ("state", "lost", "There is no such state"),
     ):
         refused = pages.get("/", params={name: typed})

@@ -128,7 +128,7 @@ def test_a_finding_is_added_up_by_state_and_by_what_readers_said() -> None:
     assert finding_lines([*counted, frequent], NAMES) == [replace(blank, name="wide hilum", present=20), own]
 
 
-def test_the_page_shows_the_counts_and_no_patient(node: Finished) -> None:
+def test_the_page_shows_the_counts_of_a_period_and_no_patient_and_refuses_what_is_no_period(node: Finished) -> None:
     page = node.client().get("/statistics")
     assert page.status_code == 200
     of_films = ("films", "read", "not_read", "present", "to_review")
@@ -148,18 +148,15 @@ def test_the_page_shows_the_counts_and_no_patient(node: Finished) -> None:
         text = pages.get("/statistics").text
         assert shown in text and hidden not in text
 
-
-def test_days_without_films_are_empty_and_what_is_no_period_is_refused(node: Finished) -> None:
-    pages = node.client()
     empty = pages.get("/statistics?from=2026-03-01&to=2026-03-02").text
     assert "No film of these days is on this node." in empty
-    for query, said in (
+    for query, why in (
         ("from=yesterday", "A day is written as 2026-11-27."),
         ("from=2026-03-02&to=2026-03-01", "The first day must not be after the last one."),
     ):
-        assert said in pages.get(f"/statistics?{query}").text
+        assert why in pages.get(f"/statistics?{query}").text
         refused = pages.get(f"/statistics.csv?{query}")
-        assert (refused.status_code, said in refused.text) == (422, True)
+        assert (refused.status_code, why in refused.text) == (422, True)
 
 
 def test_a_film_counts_on_the_day_of_the_site(tmp_path: Path) -> None:

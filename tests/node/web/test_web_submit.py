@@ -24,14 +24,12 @@ SINGLE = "application/dicom"
 RELATED = 'multipart/related; type="application/dicom"; boundary=end-of-film'
 
 
-def uids(answer: httpx2.Response, tag: str) -> list[str]:
-    """The SOP Instance UIDs in a sequence of an answer."""
-    return [item["00081155"]["Value"][0] for item in answer.json().get(tag, {}).get("Value", [])]
+UID, REASON = "00081155", "00081197"  # Referenced SOP Instance UID, Failure Reason
 
 
-def reasons(answer: httpx2.Response, tag: str) -> list[int]:
-    """The failure reasons in a sequence of an answer."""
-    return [item["00081197"]["Value"][0] for item in answer.json().get(tag, {}).get("Value", [])]
+def listed(answer: httpx2.Response, sequence: str, element: str) -> list[object]:
+    """The values of an element in a sequence of an answer."""
+    return [item[element]["Value"][0] for item in answer.json().get(sequence, {}).get("Value", [])]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class Node:
 
     def assert_stored(self, answer: httpx2.Response, *sent: Dataset) -> None:
         """Check that all was stored, byte for byte behind the file meta information."""
-        assert (answer.status_code, uids(answer, "00081199")) == (200, [each.SOPInstanceUID for each in sent])
+        assert (answer.status_code, listed(answer, "00081199", UID)) == (200, [each.SOPInstanceUID for each in sent])
         for each in sent:
             (instance,) = self.spool.instances(str(each.StudyInstanceUID))
             stored = instance.path.read_bytes()
@@ -120,10 +118,10 @@ def test_what_cannot_be_stored_is_told_with_its_reason(node: Node) -> None:
     renamed = node.submit(not_announced)
 
     assert answer.status_code == 202
-    assert uids(answer, "00081199") == [good.SOPInstanceUID]
-    assert (uids(answer, "00081198"), reasons(answer, "00081198")) == ([other.SOPInstanceUID], [0xC122])
-    assert reasons(answer, "0008119A") == [0xC000, 0xC000]
-    assert (renamed.status_code, reasons(renamed, "00081198")) == (409, [0xC000]), "another UID than announced"
+    assert listed(answer, "00081199", UID) == [good.SOPInstanceUID]
+    assert (listed(answer, "00081198", UID), listed(answer, "00081198", REASON)) == ([other.SOPInstanceUID], [0xC122])
+    assert listed(answer, "0008119A", REASON) == [0xC000, 0xC000]
+    assert (renamed.status_code, listed(renamed, "00081198", REASON)) == (409, [0xC000]), "another UID than announced"
 
 
 def test_the_refused_parts_of_a_request_are_one_line_of_the_log(node: Node) -> None:
@@ -140,7 +138,7 @@ def test_the_refused_parts_of_a_request_are_one_line_of_the_log(node: Node) -> N
     assert len(told) < 10
 
 
-def test_a_request_that_is_no_submission_is_refused(node: Node) -> None:
+def test_a_request_that_is_no_submission_or_a_file_that_cannot_be_completed_is_refused(node: Node) -> None:
     for kind, body, status in (
         ("application/json", b"{}", 415),
         ("multipart/form-data; boundary=end-of-film", b"", 415),
@@ -152,6 +150,17 @@ def test_a_request_that_is_no_submission_is_refused(node: Node) -> None:
     ):
         answer = node.submit(body, kind=kind)
         assert (answer.status_code, b"\n" in answer.content) == (status, False), (kind, body)
+
+    compressed = films.file_bytes(films.compressed(films.thumbnail(), JPEG2000Lossless))
+    for content in (
+        *(b"", b"no film", b"\0" * 2000, b"x" * 128 + b"DICM", b"x" * 128 + b"DICX" + b"\2\0\0\0"),
+        without(compressed)[:500],
+        b"\0\10\0\5" + b"big endian" * 20,
+        films.file_bytes(films.thumbnail())[:150],
+    ):
+        answer = node.submit(content)
+        refused = listed(answer, "0008119A", REASON) or listed(answer, "00081198", REASON)
+        assert (answer.status_code, refused) == (409, [0xC000]), content
 
 
 def test_an_object_above_the_limit_of_the_listener_or_a_lost_connection_leaves_nothing(node: Node) -> None:
@@ -208,19 +217,6 @@ def test_a_file_is_stored_as_dcmtk_reads_it(node: Node, name: str) -> None:
 
     node.assert_stored(node.submit(FILES[name](films.file_bytes(alone))), alone)
     node.assert_stored(node.submit(related([FILES[name](films.file_bytes(part))]), kind=RELATED), part)
-
-
-def test_what_cannot_be_completed_is_refused(node: Node) -> None:
-    compressed = films.file_bytes(films.compressed(films.thumbnail(), JPEG2000Lossless))
-    for content in (
-        *(b"", b"no film", b"\0" * 2000, b"x" * 128 + b"DICM", b"x" * 128 + b"DICX" + b"\2\0\0\0"),
-        without(compressed)[:500],
-        b"\0\10\0\5" + b"big endian" * 20,
-        films.file_bytes(films.thumbnail())[:150],
-    ):
-        answer = node.submit(content)
-        refused = reasons(answer, "0008119A") or reasons(answer, "00081198")
-        assert (answer.status_code, refused) == (409, [0xC000]), content
 
 
 BODIES: dict[str, dict[str, bytes]] = {
