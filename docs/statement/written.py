@@ -216,6 +216,7 @@ def _header(number: int) -> Dataset:
         "80",
     )
     header.StudyDescription, header.SeriesNumber, header.InstanceNumber = "Chest", 1, number
+    header.BurnedInAnnotation = "NO"
     request = Dataset()
     request.RequestedProcedureID, request.AccessionNumber = "P-1", "A-17"
     header.RequestAttributesSequence = [request]
@@ -242,6 +243,7 @@ def _other(header: Dataset, study_uid: str) -> Dataset:
     other.StudyDate, other.StudyTime, other.StudyID, other.AccessionNumber = "20240701", "111111", "2", "A-18"
     other.ReferringPhysicianName, other.StudyDescription = "Doe^Jane", "Thorax"
     other.InstanceNumber = int(header.InstanceNumber) + 50
+    other.BurnedInAnnotation = "YES"
     other.PhotometricInterpretation = "MONOCHROME1"
     other.PixelSpacing, other.WindowCenter, other.RescaleSlope = [0.2, 0.1], 1000, 2
     other.RescaleIntercept, other.RescaleType, other.SOPClassUID = 5, "OD", "1.2.840.10008.5.1.4.1.1.1.1"

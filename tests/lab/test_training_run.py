@@ -170,6 +170,26 @@ def test_two_processes_train_all_stages_to_a_model(tmp_path: Path, store: Path, 
     assert reader.manifest.decisions.temperature == pytest.approx(0.1, rel=0.1)
 
 
+def test_weights_can_keep_a_share_of_those_of_the_start(tmp_path: Path, store: Path) -> None:
+    directory = train_by(read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1)), Event())
+    assert directory is not None
+    path = write_run(tmp_path / "next.toml", store=store, stages=("joint",), start=directory)
+    path.write_text(path.read_text().replace("learning_rate = 0.001", "learning_rate = 0.1"))
+    run = replace(read_run(path), start_share=0.25)
+
+    written = train_by(run, Event())
+
+    assert written is not None
+    kept = load_checkpoint(Path(run.output), fingerprint=run.fingerprint)
+    assert kept is not None
+    trained = kept["network"]
+    begun, averaged = (load_network(place).state_dict() for place in (directory, written))
+    for name, weight in averaged.items():
+        torch.testing.assert_close(weight, 0.75 * trained[name] + 0.25 * begun[name], rtol=1e-3, atol=1e-5)
+    assert not torch.equal(trained["detector.box.expand.weight"], begun["detector.box.expand.weight"])
+    assert "- Weights: 0.25 of those of tiny 1, which" in (written / "MODEL_CARD.md").read_text()
+
+
 def test_a_run_can_start_with_the_words_of_a_trained_model(tmp_path: Path, store: Path) -> None:
     first = read_run(write_run(tmp_path / "first.toml", store=store, stages=("text",), steps=1))
     directory = train_by(first, Event())
